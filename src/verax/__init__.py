@@ -1,0 +1,50 @@
+"""verax scores and pays the models that self-interested agents report, with labels or with none.
+
+Liu & Wei, "Incentives for Federated Learning: a Hypothesis Elicitation Approach", as functions:
+
+    Delta*, the correlation matrix              Joint.of(report, reference).delta
+    Algorithm 1, S(f, f*)                       rules.ca, exact; score(..., draws=) as printed
+    Theorem 1, calibrated losses                rules.accuracy, rules.log, rules.quadratic
+    Theorems 2 and 4, CA with truth, with peers score(reports, truth), score(reports)
+    Lemmas 1 and 2, Sgn(Delta*) = I             Joint.sign
+    Theorems 3 and 5, 0-1 score                 rules.zero_one
+    Theorems 8 and 9, calibrated CA             rules.ce, rules.brier
+    the remark on both kinds of tasks           score(reports, truth of some tasks)
+    section 5, misreport matrices T             misreport.uniform, sparse, ...; apply; expected
+    beyond the paper                            rules.pmi, public signals (joint.Public)
+
+>>> import verax
+>>> reports = verax.Reports.of(labels=[[0, 1, 1, 0], [0, 1, 1, 1], [0, 0, 0, 0]])
+>>> [round(s.score, 3) for s in verax.score(reports).scores]
+[0.167, 0.167, 0.0]
+"""
+
+from verax import misreport, rules
+from verax.errors import ExtraMissing, InputError, OptionError, VeraxError
+from verax.files import read, read_public, read_truth, write
+from verax.joint import Estimate, Joint, Public
+from verax.mechanisms import Mechanism, Score, Scores, score
+from verax.reports import Reports
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Estimate",
+    "ExtraMissing",
+    "InputError",
+    "Joint",
+    "Mechanism",
+    "OptionError",
+    "Public",
+    "Reports",
+    "Score",
+    "Scores",
+    "VeraxError",
+    "misreport",
+    "read",
+    "read_public",
+    "read_truth",
+    "rules",
+    "score",
+    "write",
+]

@@ -1,0 +1,45 @@
+"""Every way verax can refuse, in one tree; each error is one sentence with a remedy.
+
+    VeraxError                exit_code 2, status 400
+    ├── InputError            status 422   a file or an array is not what it should be
+    ├── OptionError           status 400   options that do not go together
+    └── ExtraMissing          status 501   an optional package is not installed
+
+`exit_code` is what the command line exits with, `status` what an HTTP service answers.
+"""
+
+from __future__ import annotations
+
+
+class VeraxError(Exception):
+    """Something the user can put right.
+
+    >>> VeraxError("no such thing; name another").exit_code
+    2
+    """
+
+    exit_code = 2
+    status = 400
+
+
+class InputError(VeraxError):
+    """A file or an array is not what it should be: says what was seen, where, and the remedy."""
+
+    status = 422
+
+
+class OptionError(VeraxError):
+    """Options that do not go together, or a value outside its range."""
+
+
+class ExtraMissing(VeraxError):  # noqa: N818
+    """An optional package is needed and absent.
+
+    >>> print(ExtraMissing("Parquet files", "parquet"))
+    Parquet files need an extra: pip install 'verax[parquet]'
+    """
+
+    status = 501
+
+    def __init__(self, what: str, extra: str) -> None:
+        super().__init__(f"{what} need an extra: pip install 'verax[{extra}]'")

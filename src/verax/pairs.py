@@ -1,0 +1,215 @@
+"""One agent beside each of its references: what every pair scores, and what they score together.
+
+`_counted` needs counts only and serves <S, delta> on labels; `_joined` takes any rule, task by task.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from verax.errors import OptionError
+from verax.joint import Estimate, Joint, Public, influences, means, signs, stderrs, values
+from verax.kernels import Floats, Ints, Labels, pair_counts, pair_sum
+from verax.reports import Reports
+from verax.rules import Rule
+
+_GROUPS = 50
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A checked choice of rule, sign and aggregation."""
+
+    rule: Rule
+    sign: str | None
+    matrix: npt.NDArray[np.generic] | None
+    over: str | None
+    seed: str | None
+    draws: int | None
+    rng: np.random.Generator | None
+
+
+@dataclass(frozen=True)
+class Part:
+    """What an agent scores on one kind of reference."""
+
+    score: float
+    stderr: float
+    tasks: int
+    references: int
+
+
+@dataclass(frozen=True)
+class _Pairs:
+    """Values and errors, one a reference, and the error of their mean."""
+
+    value: Floats
+    stderr: Floats
+    mean_stderr: float
+
+
+def beside(reports: Reports, signal: Public, plan: Plan, i: int, references: Labels, over: str | None) -> Part | None:
+    """Agent i scored against each reference, put together over them; None if no pair has enough tasks."""
+    own, classes = reports.labels[i], len(reports.classes)
+    common = (references >= 0) & (own >= 0)
+    able = common.sum(1) >= (2 if plan.draws is None else 3)
+    if signal.features is not None:
+        able &= np.array([signal.take(c).rank < c.sum() for c in common], dtype=bool)
+    references = references[able]
+    if not len(references):
+        return None
+    rows = reports.probabilities
+    report = own if rows is None or not (plan.rule.needs_rows or plan.rule.own) else rows[i]
+    half = _halves(reports.tasks) if plan.sign == "split" else None
+    if plan.rule.counts_only and signal.features is None:
+        pairs = _counted(own, references, classes, signal, half, plan)
+    else:
+        pairs = _joined(report, references, classes, signal, half, plan)
+    if plan.draws is not None:
+        pairs = _sampled(report, references, classes, pairs, plan)
+    value, stderr = _over(pairs, over)
+    if math.isnan(stderr):
+        stderr = _jackknife(report, references, classes, signal, plan, over)
+    return Part(value, stderr, int((own >= 0).sum()), len(references))
+
+
+def _over(pairs: _Pairs, over: str | None) -> tuple[float, float]:
+    """Mean or median over the references; the median's error is its middle reference's."""
+    if over != "median":
+        return math.fsum(pairs.value) / len(pairs.value), pairs.mean_stderr
+    order = np.lexsort((pairs.stderr, pairs.value))
+    middle = order[[(len(order) - 1) // 2, len(order) // 2]]
+    return float(pairs.value[middle].sum() / 2), float(pairs.stderr[middle].sum() / 2)
+
+
+def _halves(tasks: Sequence[str]) -> Ints:
+    """Which half each task falls in when a sign is learned on one and used on the other."""
+    return np.array([hashlib.sha256(task.encode()).digest()[0] & 1 for task in tasks], dtype=np.int64)
+
+
+def _mean_stderr(phi: Floats, half: Ints | None) -> float:
+    """sqrt(sum of phi^2); with two halves, which are positively correlated, the sum over both."""
+    if half is None:
+        return math.sqrt((phi**2).sum())
+    return math.fsum(math.sqrt((phi[half == h] ** 2).sum()) for h in (0, 1))
+
+
+def _counted(own: Labels, references: Labels, classes: int, signal: Public, half: Ints | None, plan: Plan) -> _Pairs:
+    """<S, delta> from counts alone, for every reference at once."""
+    strata = 1 if signal.strata is None else int(signal.strata.max(initial=0)) + 1
+    halves = 1 if half is None else 2
+    part = signal.strata if half is None else half * strata if signal.strata is None else half * strata + signal.strata
+    counts = pair_counts(own, references, classes, part, halves * strata)
+    counts = counts.reshape(len(references), halves, strata, classes, classes)
+    s = _sign_matrices(counts, plan)
+    n = counts.sum((-3, -2, -1))
+    whole = n.sum(1)
+    value, psi = values(counts, s), influences(counts, s)
+    stderr = (n * stderrs(counts, psi)).sum(1) / whole
+    centred = (psi - means(counts, psi)[..., None, None, None]) / whole[:, None, None, None, None]
+    phi = pair_sum(own, references, centred.reshape(len(references), halves * strata, classes, classes), part)
+    value = value[:, 0] if half is None else (n * value).sum(1) / whole
+    return _Pairs(value, stderr, _mean_stderr(phi / len(references), half))
+
+
+def _sign_matrices(counts: Ints, plan: Plan) -> npt.NDArray[np.generic]:
+    """S for every (reference, half): given, or learned here, or learned on the other half."""
+    if plan.matrix is not None:
+        return np.broadcast_to(plan.matrix, (*counts.shape[:2], *plan.matrix.shape))
+    learned = signs(counts)
+    return learned if plan.sign == "plugin" else learned[:, ::-1]
+
+
+def _joined(
+    report: npt.NDArray[Any], references: Labels, classes: int, signal: Public, half: Ints | None, plan: Plan
+) -> _Pairs:
+    """Any rule, pair by pair, from the reports themselves."""
+    answered = _answered(report)
+    value, stderr, phi = [], [], np.zeros(len(report))
+    for reference in references:
+        common = answered & (reference >= 0)
+        chosen = [common] if half is None else [common & (half == h) for h in (0, 1)]
+        joints = [Joint.of(report[c], reference[c], classes, signal.take(c)) for c in chosen]
+        found = [_estimate(joint, joints[h - 1], plan) for h, joint in enumerate(joints)]
+        share = [joint.tasks / common.sum() for joint in joints]
+        value.append(math.fsum(w * e.value for w, e in zip(share, found, strict=True)))
+        stderr.append(math.fsum(w * e.stderr for w, e in zip(share, found, strict=True)))
+        for c, e in zip(chosen, found, strict=True):
+            psi = _per_task(e.influence, report[c], reference[c], signal.take(c))
+            phi[c] += (psi - psi.sum() / max(len(psi), 1)) / common.sum()
+    return _Pairs(np.array(value), np.array(stderr), _mean_stderr(phi / len(references), half))
+
+
+def _answered(report: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+    return report >= 0 if report.ndim == 1 else ~np.isnan(report[:, 0])
+
+
+def _estimate(joint: Joint, other_half: Joint, plan: Plan) -> Estimate:
+    if plan.rule.counts_only:
+        s = plan.matrix if plan.matrix is not None else joint.sign if plan.sign == "plugin" else other_half.sign
+        return joint.score(s) if joint.enough else Estimate(0.0, 0.0, np.zeros(joint.tasks))
+    found = plan.rule.estimate(joint)
+    if isinstance(found, Estimate):
+        return found
+    return Estimate(float(found), math.nan, np.full(joint.tasks, math.nan))
+
+
+def _per_task(influence: Floats, report: npt.NDArray[Any], reference: Labels, signal: Public) -> Floats:
+    """psi for every task, where an estimate gives it for every cell of its counts."""
+    if influence.ndim == 1:
+        return influence
+    held = report if report.ndim == 1 else report.argmax(1)
+    return np.asarray(influence[0 if signal.strata is None else signal.strata, held, reference])
+
+
+def _jackknife(
+    report: npt.NDArray[Any], references: Labels, classes: int, signal: Public, plan: Plan, over: str | None
+) -> float:
+    """The error of a user's own rule: score again without each of up to 50 groups of tasks."""
+    groups = min(_GROUPS, len(report))
+    found = []
+    for g in range(groups):
+        keep = np.arange(len(report)) % groups != g
+        pairs = _joined(report[keep], references[:, keep], classes, signal.take(keep), None, plan)
+        found.append(_over(pairs, over)[0])
+    return float(np.std(found) * math.sqrt(groups - 1))
+
+
+def _sampled(report: npt.NDArray[Any], references: Labels, classes: int, exact: _Pairs, plan: Plan) -> _Pairs:
+    """Algorithm 1 as printed: for each task n, `draws` random pairs p1 != p2 != n."""
+    if plan.draws is None or plan.rng is None or plan.sign == "split":
+        raise OptionError("draws goes with a fixed sign or plugin; give sign='identity', 'plugin' or a matrix")
+    value, noise = [], []
+    for reference in references:
+        common = _answered(report) & (reference >= 0)
+        paid, g = _paid(report[common], reference[common], classes, plan), reference[common].astype(np.int64)
+        n, every = len(g), np.arange(len(g))
+        penalty = []
+        for _ in range(plan.draws):
+            p1 = (every + plan.rng.integers(1, n, n)) % n
+            p2 = plan.rng.integers(0, n - 2, n)
+            for taken in (np.minimum(every, p1), np.maximum(every, p1)):
+                p2 += p2 >= taken
+            penalty.append(paid[p1, g[p2]])
+        value.append(float(paid[every, g].mean() - np.mean(penalty)))
+        share = np.bincount(g, minlength=classes) / n
+        spread = ((paid**2) @ share).mean() - (paid @ share).mean() ** 2
+        noise.append(max(float(spread), 0.0) / (n * plan.draws))
+    drawn = np.array(noise)
+    mean_stderr = math.hypot(exact.mean_stderr, math.sqrt(drawn.sum()) / len(drawn))
+    return _Pairs(np.array(value), np.hypot(exact.stderr, np.sqrt(drawn)), mean_stderr)
+
+
+def _paid(report: npt.NDArray[Any], reference: Labels, classes: int, plan: Plan) -> Floats:
+    """What Algorithm 1 pays for each task's report beside each reference label: X S."""
+    if report.ndim == 2:
+        return 2.0 * report if plan.rule.name == "brier" else np.log(np.maximum(report, plan.rule.floor or 0.0))
+    s = plan.matrix if plan.matrix is not None else Joint.of(report, reference, classes).sign
+    return np.asarray(s.astype(np.float64)[report])

@@ -1,0 +1,320 @@
+"""Reports: what agents say about tasks. Here arrays are checked; nothing here reads files or scores.
+
+Every refusal is one sentence: what was seen, where, what was expected, what to do.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from verax.errors import InputError
+
+Labels = npt.NDArray[np.signedinteger]
+Floats = npt.NDArray[np.float64]
+Array = npt.NDArray[np.generic]
+
+_MISS_OF_ONE = 2e-3  # float16 rows miss 1 by 5e-4
+_EXACT = 1e-9
+
+
+@dataclass(frozen=True, eq=False)
+class Reports:
+    """K agents' labels on N tasks, -1 an abstention, and their probability rows where they gave them.
+
+    >>> reports = Reports.of(labels=[[0, 1, 1], [0, 1, -1]], agents=["ann", "bob"], classes=["cat", "dog"])
+    >>> reports
+    Reports(2 agents, 3 tasks, 2 classes, 1 abstention)
+    """
+
+    labels: Labels
+    agents: tuple[str, ...]
+    tasks: tuple[str, ...]
+    classes: tuple[str, ...]
+    probabilities: Floats | None = None
+    truth: Labels | None = None
+    public: Array | None = None
+    classes_given: bool = field(default=True, repr=False)
+
+    @classmethod
+    def of(
+        cls,
+        labels: npt.ArrayLike | None = None,
+        probabilities: npt.ArrayLike | None = None,
+        *,
+        agents: Sequence[str] | None = None,
+        tasks: Sequence[str] | None = None,
+        classes: Sequence[str] | None = None,
+        truth: npt.ArrayLike | Mapping[str, str] | None = None,
+        public: npt.ArrayLike | None = None,
+        source: str = "the reports",
+    ) -> Reports:
+        """Checked reports from arrays: labels (K, N) that index `classes`, or probabilities (K, N, L).
+
+        >>> Reports.of(probabilities=[[[0.9, 0.1], [0.2, 0.8]]], agents=["ann"]).labels.tolist()
+        [[0, 1]]
+        """
+        rows = None if probabilities is None else _probability_array(probabilities, source)
+        if labels is not None:
+            held = _label_array(labels, source)
+        elif rows is not None:
+            held = rows.argmax(2)
+        else:
+            raise InputError(
+                f"{source}: neither labels nor probabilities; give labels (K, N) or probabilities (K, N, L)"
+            )
+        size = (
+            len(classes) if classes is not None else rows.shape[2] if rows is not None else int(held.max(initial=0)) + 1
+        )
+        class_names = checked_names(classes, size, "class", source)
+        agent_names = checked_names(agents, held.shape[0], "agent", source)
+        task_names = checked_names(tasks, held.shape[1], "task", source)
+        if rows is not None:
+            if rows.shape != (*held.shape, size):
+                raise InputError(
+                    f"{source}: probabilities have shape {rows.shape}, labels {held.shape}, "
+                    f"and there are {size} classes; give probabilities of shape (agents, tasks, classes)"
+                )
+            rows = _checked_rows(rows, held, agent_names, task_names, source)
+        for bad in np.argwhere((held < -1) | (held >= size))[:1]:
+            raise InputError(
+                f"{source}: agent {agent_names[bad[0]]!r}, task {task_names[bad[1]]!r} has label {held[tuple(bad)]}; "
+                f"expected 0 to {size - 1}, or -1 for an abstention"
+            )
+        reports = cls(
+            narrow(held, size), agent_names, task_names, class_names, rows,
+            classes_given=classes is not None or rows is not None,
+        )  # fmt: skip
+        if truth is not None:
+            reports = reports.with_truth(truth)
+        reports = reports if public is None else replace(reports, public=np.asarray(public))
+        return reports._checked(source)
+
+    def _checked(self, source: str) -> Reports:
+        if not self.agents:
+            raise InputError(f"{source}: no agent; give at least one column or row of reports")
+        if len(self.classes) < 2:
+            raise InputError(
+                f"{source}: only {len(self.classes)} class seen; scoring needs two: name all classes with --classes"
+            )
+        if len(self.tasks) < 2:
+            raise InputError(f"{source}: only {len(self.tasks)} task; scoring needs at least two tasks")
+        if self.public is not None and len(self.public) != len(self.tasks):
+            raise InputError(
+                f"{source}: public has {len(self.public)} entries for {len(self.tasks)} tasks; give one a task"
+            )
+        return self
+
+    def __repr__(self) -> str:
+        left_out = int((self.labels < 0).sum())
+        kind = ", with probabilities" if self.probabilities is not None else ""
+        plural = "" if left_out == 1 else "s"
+        return (
+            f"Reports({len(self.agents)} agents, {len(self.tasks)} tasks, {len(self.classes)} classes, "
+            f"{left_out} abstention{plural}{kind})"
+        )
+
+    def take(self, chosen: npt.NDArray[np.bool_]) -> Reports:
+        """The reports on the chosen tasks only.
+
+        >>> Reports.of(labels=[[0, 1, 1]]).take(np.array([True, False, True])).tasks
+        ('0', '2')
+        """
+        return replace(
+            self,
+            labels=self.labels[:, chosen],
+            tasks=tuple(t for t, keep in zip(self.tasks, chosen.tolist(), strict=True) if keep),
+            probabilities=None if self.probabilities is None else self.probabilities[:, chosen],
+            truth=None if self.truth is None else self.truth[chosen],
+            public=None if self.public is None else self.public[chosen],
+        )
+
+    def with_truth(self, truth: npt.ArrayLike | Mapping[str, str], source: str = "the truth") -> Reports:
+        """The reports with the truth of some or all tasks: {task: label}, or integers (N,), -1 unknown.
+
+        Labels that no report uses are added to the classes, unless the classes were given.
+
+        >>> Reports.of(labels=[[0, 1]], classes=["cat", "dog"]).with_truth({"1": "dog"}).truth.tolist()
+        [-1, 1]
+        """
+        if isinstance(truth, Mapping):
+            return self._with_truth_of(truth, source)
+        array = np.asarray(truth)
+        if array.shape != (len(self.tasks),) or array.dtype.kind not in "iu":
+            raise InputError(
+                f"{source}: shape {array.shape} and type {array.dtype}; "
+                f"give one integer for each of {len(self.tasks)} tasks"
+            )
+        array = array.astype(np.int64)
+        if array.size and array.max() >= len(self.classes):
+            if self.classes_given:
+                raise InputError(
+                    f"{source}: unknown label {array.max()}; "
+                    f"give 0 to {len(self.classes) - 1}, or -1 where it is not known"
+                )
+            classes = tuple(str(i) for i in range(int(array.max()) + 1))
+            return replace(self, truth=narrow(array, len(classes)), classes=classes)
+        if array.size and array.min() < -1:
+            raise InputError(
+                f"{source}: label {array.min()}; give 0 to {len(self.classes) - 1}, or -1 where it is not known"
+            )
+        return replace(self, truth=narrow(array, len(self.classes)))
+
+    def _with_truth_of(self, truth: Mapping[str, str], source: str) -> Reports:
+        known = [truth.get(task) for task in self.tasks]
+        if all(label is None for label in known):
+            raise InputError(
+                f"{source}: none of its {len(truth)} tasks is in the reports "
+                f"(such as {next(iter(truth), '')!r} against {self.tasks[0]!r}); check the task names"
+            )
+        for task, label in truth.items():
+            if self.classes_given and label not in self.classes:
+                raise InputError(
+                    f"{source}: task {task!r} has the unknown label {label!r}; the classes are {some(self.classes)}"
+                )
+        reports = self._relabelled(class_order({*self.classes, *(x for x in known if x is not None)}))
+        index = {c: i for i, c in enumerate(reports.classes)}
+        codes = np.array([-1 if x is None else index[x] for x in known])
+        return replace(reports, truth=narrow(codes, len(index)))
+
+    def _relabelled(self, classes: tuple[str, ...]) -> Reports:
+        """The same reports over a larger set of classes."""
+        if classes == self.classes or self.classes_given:
+            return self
+        index = {c: i for i, c in enumerate(classes)}
+        new = np.array([*(index[c] for c in self.classes), -1])
+        return replace(self, labels=narrow(new[self.labels], len(classes)), classes=classes)
+
+    def __add__(self, other: Reports) -> Reports:
+        """Reports of other agents, or on other tasks, side by side; what neither says is an abstention.
+
+        >>> Reports.of(labels=[[0, 1]], agents=["ann"]) + Reports.of(labels=[[1, 1]], agents=["bob"])
+        Reports(2 agents, 2 tasks, 2 classes, 0 abstentions)
+        """
+        return _combined(self, other)
+
+
+def narrow(labels: npt.NDArray[Any], classes: int) -> Labels:
+    """The smallest signed integers that hold the labels: memory is what bounds large rounds."""
+    return labels.astype(next(t for t in (np.int8, np.int16, np.int32, np.int64) if classes <= np.iinfo(t).max))
+
+
+def some(names: Iterable[str], most: int = 8) -> str:
+    shown = list(names)
+    more = f" and {len(shown) - most} more" if len(shown) > most else ""
+    return ", ".join(repr(n) for n in shown[:most]) + more
+
+
+def class_order(classes: Iterable[str]) -> tuple[str, ...]:
+    """Numeric order if all are integers, else sorted."""
+    try:
+        return tuple(sorted(classes, key=lambda c: (int(c), c)))
+    except ValueError:
+        return tuple(sorted(classes))
+
+
+def checked_names(given: Sequence[str] | Array | None, count: int, what: str, source: str) -> tuple[str, ...]:
+    if given is None:
+        return tuple(map(str, range(count)))
+    names = (
+        tuple(str(name) for name in np.asarray(given).tolist())
+        if isinstance(given, np.ndarray)
+        else tuple(map(str, given))
+    )
+    if len(names) != count:
+        raise InputError(f"{source}: {len(names)} {what} names for {count}; give one name each")
+    if len(set(names)) < count:
+        twice = Counter(names).most_common(1)[0][0]
+        raise InputError(f"{source}: {what} {twice!r} appears twice; names must differ")
+    for name in names:
+        if not name or name != name.strip() or not name.isprintable():
+            raise InputError(
+                f"{source}: {what} name {name!r} is empty, or has blanks around it or unprintable characters; rename it"
+            )
+    return names
+
+
+def _label_array(labels: npt.ArrayLike, source: str) -> npt.NDArray[np.int64]:
+    array = np.asarray(labels)
+    if array.ndim != 2 or array.dtype.kind not in "iu":
+        raise InputError(
+            f"{source}: labels have shape {array.shape} and type {array.dtype}; give integers of shape (agents, tasks)"
+        )
+    return array.astype(np.int64)
+
+
+def _probability_array(probabilities: npt.ArrayLike, source: str) -> Floats:
+    array = np.asarray(probabilities)
+    if array.ndim != 3 or array.dtype.kind not in "fiu":
+        raise InputError(
+            f"{source}: probabilities have shape {array.shape} and type {array.dtype}; "
+            "give numbers of shape (agents, tasks, classes)"
+        )
+    return array.astype(np.float64)
+
+
+def _checked_rows(
+    rows: Floats, labels: npt.NDArray[np.int64], agents: Sequence[str], tasks: Sequence[str], source: str
+) -> Floats:
+    """Rows that are probabilities: finite, not negative, summing to 1; abstentions become NaN."""
+    answered = labels >= 0
+
+    def refuse(wrong: npt.NDArray[np.bool_], what: Callable[[Floats], str], remedy: str) -> None:
+        for k, n in np.argwhere(wrong & answered)[:1]:
+            raise InputError(f"{source}: agent {agents[k]!r}, task {tasks[n]!r} has {what(rows[k, n])}; {remedy}")
+
+    finite = np.isfinite(rows).all(2)
+    refuse(
+        ~finite,
+        lambda row: f"the probability {row[~np.isfinite(row)][0]}",
+        "give finite numbers, or leave the task out",
+    )
+    with np.errstate(invalid="ignore"):
+        low, total = rows.min(2), rows.sum(2)
+        refuse(np.asarray(low < 0), lambda row: f"the negative probability {row.min():g}", "give numbers from 0 to 1")
+        refuse(
+            np.asarray(np.abs(total - 1) > _MISS_OF_ONE),
+            lambda row: f"probabilities that sum to {row.sum():.6g}", "make each row sum to 1",
+        )  # fmt: skip
+        rows = np.where(
+            (np.abs(total - 1) > _EXACT)[..., None], rows / np.where(total > 0, total, 1.0)[..., None], rows
+        )
+    return np.where(answered[..., None], rows, np.nan)
+
+
+def _combined(first: Reports, second: Reports) -> Reports:
+    if (first.probabilities is None) != (second.probabilities is None):
+        raise InputError("some reports have probabilities and some only labels; give all of one kind")
+    if first.classes_given and second.classes_given and first.classes != second.classes:
+        raise InputError(
+            f"the reports have different classes, {some(first.classes)} and {some(second.classes)}; "
+            "write all with the same classes"
+        )
+    classes = next(
+        (r.classes for r in (first, second) if r.classes_given), class_order({*first.classes, *second.classes})
+    )
+    first, second = first._relabelled(classes), second._relabelled(classes)
+    if not set(second.classes) <= set(classes) or not set(first.classes) <= set(classes):
+        raise InputError(f"the reports use labels outside the classes {some(classes)}; write all with the same classes")
+    agents = tuple(dict.fromkeys((*first.agents, *second.agents)))
+    tasks = tuple(dict.fromkeys((*first.tasks, *second.tasks)))
+    row, column = ({name: i for i, name in enumerate(names)} for names in (agents, tasks))
+    labels = np.full((len(agents), len(tasks)), -1)
+    rows = None if first.probabilities is None else np.full((*labels.shape, len(classes)), np.nan)
+    for part in (first, second):
+        where = np.ix_([row[a] for a in part.agents], [column[t] for t in part.tasks])
+        twice = np.argwhere((labels[where] >= 0) & (part.labels >= 0))
+        for k, n in twice[:1]:
+            raise InputError(f"agent {part.agents[k]!r} reports task {part.tasks[n]!r} in two files; keep one")
+        labels[where] = np.where(part.labels >= 0, part.labels, labels[where])
+        if rows is not None and part.probabilities is not None:
+            rows[where] = np.where((part.labels >= 0)[..., None], part.probabilities, rows[where])
+    return Reports(
+        narrow(labels, len(classes)), agents, tasks, classes, rows,
+        classes_given=first.classes_given or second.classes_given,
+    )  # fmt: skip
