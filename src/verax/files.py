@@ -10,7 +10,7 @@ import io
 import math
 import os
 import tempfile
-import zipfile
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,6 +22,10 @@ from verax.errors import ExtraMissing, InputError
 from verax.reports import Array, Floats, Reports, checked_names, class_order, some
 
 _LONGEST_CELL = 10_000
+_REPORTS = "task,agent,label (long) or task and one column an agent (wide)"
+_TRUTH = "task,label"
+_PUBLIC = "task,label or task and columns of numbers"
+_MATRIX = "a header of classes and one row a class"
 
 
 @dataclass(frozen=True)
@@ -31,9 +35,13 @@ class _Table:
     source: str
     columns: dict[str, list[str]]
     first_row: int
+    blank: Sequence[int] = ()
 
     def refuse(self, row: int, what: str) -> NoReturn:
-        raise InputError(f"{self.source}, row {row + self.first_row}: {what}")
+        number = row + self.first_row
+        for blank in self.blank:
+            number += blank <= number
+        raise InputError(f"{self.source}, row {number}: {what}")
 
     def numbers(self, name: str) -> Floats:
         column = self.columns[name]
@@ -59,57 +67,76 @@ def _is_number(cell: str) -> bool:
     return True
 
 
-def _read_table(path: Path) -> _Table:
-    table = _read_parquet(path) if path.suffix.lower() in (".parquet", ".pq") else _read_csv(path)
+def _read_table(path: Path, expected: str) -> _Table:
+    if path.suffix.lower() == ".npz":
+        raise InputError(f"{path}: an NPZ is for reports; expected {expected} as CSV or Parquet, or one array as NPY")
+    parquet = path.suffix.lower() in (".parquet", ".pq")
+    table = _read_parquet(path) if parquet else _read_csv(path, expected)
     if "task" not in table.columns:
-        raise InputError(
-            f"{path}: no column 'task' among {some(table.columns) or 'no columns'}; "
-            "expected task,agent,label (long) or task and one column an agent (wide)"
-        )
+        raise InputError(f"{path}: no column 'task' among {some(table.columns) or 'no columns'}; expected {expected}")
     if not table.columns["task"]:
         raise InputError(f"{path}: a header and no rows; expected one row a report or a task")
     return table
 
 
-def _read_csv(path: Path) -> _Table:
-    try:
-        with _opened(path, newline="", encoding="utf-8-sig") as file:
-            csv.field_size_limit(_LONGEST_CELL)
-            reader = csv.reader(file, strict=True)
-            rows = []
-            try:
-                rows = [row for row in reader if row]
-            except csv.Error as error:
-                if "field larger" in str(error):
-                    error = csv.Error(f"a cell is longer than {_LONGEST_CELL} characters")
-                raise InputError(
-                    f"{path}, line {reader.line_num}: {error}; "
-                    "expected comma-separated text, a quoted cell closed by its quote"
-                ) from None
-    except UnicodeDecodeError as error:
-        raise InputError(
-            f"{path}: byte {error.start} is not UTF-8 text; "
-            "save the file as CSV in UTF-8, or name it .npz or .parquet if it is one"
-        ) from None
+def _read_csv(path: Path, expected: str) -> _Table:
+    records = _csv_records(path)
+    blank = [number for number, record in enumerate(records, start=1) if not "".join(record).strip()]
+    rows = [record for record in records if "".join(record).strip()] if blank else records
     if not rows:
-        raise InputError(f"{path}: the file is empty; expected a header and rows of reports")
+        raise InputError(f"{path}: the file is empty; expected {expected}")
     header = _checked_header([name.strip() for name in rows[0]], str(path))
     width = len(header)
-    for number, row in enumerate(rows, start=1):
+    for i, row in enumerate(rows[1:]):
         if len(row) != width:
-            raise InputError(
-                f"{path}, row {number}: {len(row)} cells, but the header has {width}; quote commas inside a cell"
+            _Table(str(path), {}, 2, blank).refuse(
+                i, f"the number of cells is {len(row)}, but the header has {width}; quote commas inside a cell"
             )
     columns = zip(*rows[1:], strict=True) if len(rows) > 1 else iter([()] * width)
-    return _Table(str(path), {name: [*map(str.strip, c)] for name, c in zip(header, columns, strict=True)}, 2)
+    cells = {name: [*map(str.strip, column)] for name, column in zip(header, columns, strict=True)}
+    return _Table(str(path), cells, 2, blank)
+
+
+def _csv_records(path: Path) -> list[list[str]]:
+    limit = csv.field_size_limit(_LONGEST_CELL)
+    try:
+        with _opened(path, newline="", encoding="utf-8-sig") as file:
+            reader = csv.reader(file, strict=True)
+            try:
+                return list(reader)
+            except csv.Error as error:
+                long = "field larger" in str(error)
+                reason = f"a cell is longer than {_LONGEST_CELL} characters" if long else str(error)
+                raise InputError(
+                    f"{path}, line {reader.line_num}: {reason}; "
+                    "expected comma-separated text, a quoted cell closed by its quote"
+                ) from None
+    except UnicodeDecodeError:
+        raise InputError(
+            f"{path}, line {_line_not_utf8(path)}: not UTF-8 text; "
+            "save the file as CSV in UTF-8, or name it .npz or .parquet if it is one"
+        ) from None
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror}); check the file and its device") from None
+    finally:
+        csv.field_size_limit(limit)
+
+
+def _line_not_utf8(path: Path) -> int:
+    """The line to look at; the decoder itself only knows its place in a buffer."""
+    with _opened(path, mode="rb") as file:
+        text = (line.decode(errors="replace").encode() == line for line in file)
+        return next((number for number, good in enumerate(text, start=1) if not good), 1)
 
 
 def _checked_header(header: list[str], source: str) -> list[str]:
+    seen = set()
     for i, name in enumerate(header):
         if not name:
             raise InputError(f"{source}: column {i + 1} has no name; give every column a header")
-        if name in header[:i]:
+        if name in seen:
             raise InputError(f"{source}: column {name!r} appears twice; names must differ")
+        seen.add(name)
     return header
 
 
@@ -128,18 +155,24 @@ def _opened(path: Path, **how: Any) -> IO[Any]:
 
 def _read_parquet(path: Path) -> _Table:
     try:
-        import pyarrow as pa
         import pyarrow.parquet as pq
     except ImportError:
         raise ExtraMissing("Parquet files", "parquet") from None
     with _opened(path, mode="rb") as file:
         try:
             table = pq.read_table(file)
-        except (pa.ArrowException, OSError) as error:
-            raise InputError(f"{path}: not a Parquet file ({str(error).splitlines()[0]}); write it again") from None
-    header = _checked_header([str(name).strip() for name in table.column_names], str(path))
-    columns = (_text_column(column.to_pylist()) for column in table.columns)
-    return _Table(str(path), dict(zip(header, columns, strict=True)), 1)
+            columns = [_text_column(column.to_pylist()) for column in table.columns]
+        except Exception as error:  # what a parser of foreign bytes can raise is not a closed list
+            raise InputError(f"{path}: cannot be read as Parquet ({_reason(error)}); write it again") from None
+    names = [str(name).strip() for name in table.column_names]
+    # pandas stores the row numbers of a filtered table, which would pass for an agent
+    kept = [i for i, name in enumerate(names) if not name.startswith("__index_level_")]
+    header = _checked_header([names[i] for i in kept], str(path))
+    return _Table(str(path), dict(zip(header, (columns[i] for i in kept), strict=True)), 1)
+
+
+def _reason(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 def _text_column(column: list[Any]) -> list[str]:
@@ -172,6 +205,8 @@ def read(*paths: str | os.PathLike[str], classes: Sequence[str] | None = None) -
 
 def _read_one(path: Path, classes: Sequence[str] | None) -> Reports:
     if classes is not None:
+        if not classes:
+            raise InputError("--classes names no class; give all of them, comma-separated, or leave it out")
         classes = checked_names([c.strip() for c in classes], len(classes), "class", "--classes")
     if path.suffix.lower() == ".npz":
         return _from_npz(path, classes)
@@ -179,7 +214,7 @@ def _read_one(path: Path, classes: Sequence[str] | None) -> Reports:
         raise InputError(
             f"{path}: reports need names for their arrays; save them with np.savez as labels or probabilities (.npz)"
         )
-    table = _read_table(path)
+    table = _read_table(path, _REPORTS)
     if "agent" in table.columns or "worker" in table.columns:
         return _from_long(table, classes)
     return _from_wide(table, classes)
@@ -267,8 +302,9 @@ def _from_long(table: _Table, classes: Sequence[str] | None) -> Reports:
         except KeyError as error:
             row = cells.index(error.args[0])
             table.refuse(row, _unknown(agents[row], error.args[0], names))
-    elif rows is not None:
-        labels[where] = np.where(np.isnan(rows[where]).any(1), 0, rows[where].argmax(1))
+    if rows is not None:
+        best = np.where(np.isnan(rows[where]).any(1), 0, rows[where].argmax(1))
+        labels[where] = np.where(labels[where] < 0, best, labels[where])
     reports = Reports.of(labels, rows, agents=[*agent_index], tasks=[*task_index], classes=names, source=table.source)
     return replace(reports, classes_given=classes is not None)
 
@@ -285,15 +321,32 @@ def _refuse_twice(table: _Table, where: tuple[Array, Array], agents: Sequence[st
 
 def _load_arrays(path: Path) -> Any:
     """An NPY array or an NPZ's arrays, never a pickled object."""
-    with _opened(path, mode="rb") as file:
+    with _opened(path, mode="rb") as file, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # numpy warns of headers that Python 2 wrote, and reads them
         try:
             loaded = np.load(file, allow_pickle=False)
-            return {name: loaded[name] for name in loaded.files} if isinstance(loaded, np.lib.npyio.NpzFile) else loaded
-        except (ValueError, EOFError, OSError, zipfile.BadZipFile, KeyError, NotImplementedError) as error:
-            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+            if isinstance(loaded, np.lib.npyio.NpzFile):
+                return {name: np.asarray(loaded[name]) for name in loaded.files}
+            return loaded
+        except MemoryError as error:
+            raise InputError(f"{path}: too large for this machine ({_reason(error)}); split it") from None
+        except Exception as error:  # what a parser of foreign bytes can raise is not a closed list
+            pickled = "pickle" in str(error)  # numpy takes all it does not know for a pickle, and advises to load it
+            reason = "unknown bytes, or Python objects" if pickled else _reason(error)
             raise InputError(
                 f"{path}: not a NumPy file of plain arrays ({reason}); write it again with np.savez"
             ) from None
+
+
+def _names(array: Array | None, name: str, path: Path) -> list[str] | None:
+    if array is None:
+        return None
+    if array.ndim != 1:
+        raise InputError(f"{path}: array {name!r} has shape {array.shape}; give a list of names")
+    try:
+        return [x.decode() if isinstance(x, bytes) else str(x) for x in array.tolist()]
+    except ValueError:
+        raise InputError(f"{path}: array {name!r} has a name that is not text; write it again from strings") from None
 
 
 def _from_npz(path: Path, classes: Sequence[str] | None) -> Reports:
@@ -304,16 +357,11 @@ def _from_npz(path: Path, classes: Sequence[str] | None) -> Reports:
     strange = [name for name in arrays if name not in known]
     if strange:
         raise InputError(f"{path}: array {strange[0]!r} is not understood; expected some of {', '.join(known)}")
-    for name in ("agents", "classes", "tasks"):
-        if name in arrays and arrays[name].ndim != 1:
-            raise InputError(f"{path}: array {name!r} has shape {arrays[name].shape}; give a list of names")
-    stored = arrays.get("classes")
-    if classes is not None and stored is not None and tuple(classes) != tuple(map(str, stored.tolist())):
-        raise InputError(
-            f"{path}: its classes are {some(map(str, stored.tolist()))}; leave --classes out, or give the same"
-        )
+    agents, tasks, stored = (_names(arrays.get(name), name, path) for name in ("agents", "tasks", "classes"))
+    if classes is not None and stored is not None and [*classes] != stored:
+        raise InputError(f"{path}: its classes are {some(stored)}; leave --classes out, or give the same")
     return Reports.of(
-        arrays.get("labels"), arrays.get("probabilities"), agents=arrays.get("agents"), tasks=arrays.get("tasks"),
+        arrays.get("labels"), arrays.get("probabilities"), agents=agents, tasks=tasks,
         classes=classes if classes is not None else stored,
         truth=arrays.get("truth"), public=arrays.get("public"), source=str(path),
     )  # fmt: skip
@@ -323,53 +371,76 @@ def read_truth(path: str | os.PathLike[str], reports: Reports) -> Reports:
     """The reports with the truth of a file: CSV or Parquet `task,label`, or NPY (N,) beside an NPZ."""
     source = Path(path)
     if source.suffix.lower() == ".npy":
-        return reports.with_truth(_load_arrays(source), str(source))
-    return reports.with_truth(_label_map(_read_table(source), "truth"), str(source))
+        return reports.with_truth(_one_array(source), str(source))
+    return reports.with_truth(_label_map(_read_table(source, _TRUTH)), str(source))
 
 
-def _label_map(table: _Table, what: str) -> dict[str, str]:
+def _one_array(path: Path) -> Array:
+    array = _load_arrays(path)
+    if not isinstance(array, np.ndarray):
+        raise InputError(f"{path}: several arrays (an NPZ) under the name of one; save one with np.save")
+    return array
+
+
+def _label_map(table: _Table) -> dict[str, str]:
     if set(table.columns) != {"task", "label"}:
-        raise InputError(f"{table.source}: columns {some(table.columns)}; expected task,label for {what}")
-    labels: dict[str, str] = {}
-    for row, (task, label) in enumerate(zip(table.require_tasks(), table.columns["label"], strict=True)):
-        if task in labels:
-            table.refuse(row, f"task {task!r} appears a second time; keep one row a task")
-        if label:
-            labels[task] = label
+        raise InputError(f"{table.source}: columns {some(table.columns)}; expected {_TRUTH} for truth")
+    place = _row_of_task(table)
+    labels = {task: label for task, label in zip(place, table.columns["label"], strict=True) if label}
+    if not labels:
+        raise InputError(f"{table.source}: column 'label' is empty in every row; give the label of some tasks")
     return labels
+
+
+def _row_of_task(table: _Table) -> dict[str, int]:
+    """Where each task stands, in the order of the rows; a task may stand once."""
+    place: dict[str, int] = {}
+    for row, task in enumerate(table.require_tasks()):
+        if place.setdefault(task, row) != row:
+            table.refuse(row, f"task {task!r} appears a second time; keep one row a task")
+    return place
 
 
 def read_public(path: str | os.PathLike[str], reports: Reports) -> Reports:
     """The reports with a public signal: `task,label` gives strata, `task,x1,x2,...` features; or NPY."""
     source = Path(path)
     if source.suffix.lower() == ".npy":
-        array = _load_arrays(source)
-        if not isinstance(array, np.ndarray) or array.ndim not in (1, 2) or len(array) != len(reports.tasks):
-            raise InputError(
-                f"{source}: shape {getattr(array, 'shape', '?')} for {len(reports.tasks)} tasks; give (N,) or (N, m)"
-            )
+        array = _one_array(source)
+        if array.ndim not in (1, 2) or len(array) != len(reports.tasks):
+            raise InputError(f"{source}: shape {array.shape} for {len(reports.tasks)} tasks; give (N,) or (N, m)")
         return replace(reports, public=array)
-    table = _read_table(source)
-    place = {task: row for row, task in enumerate(table.require_tasks())}
-    if len(place) < len(table.columns["task"]):
-        raise InputError(f"{source}: a task appears twice; keep one row a task")
+    table = _read_table(source, _PUBLIC)
+    place = _row_of_task(table)
     lost = [task for task in reports.tasks if task not in place]
     if lost:
         raise InputError(f"{source}: task {lost[0]!r} ({len(lost)} in all) has no public signal; every task needs one")
-    order = [place[task] for task in reports.tasks]
-    if set(table.columns) == {"task", "label"}:
-        cells = table.columns["label"]
-        strata = {name: i for i, name in enumerate(sorted(set(cells)))}
-        return replace(reports, public=np.array([strata[cells[row]] for row in order], dtype=np.int64))
-    columns = [table.numbers(name)[order] for name in table.columns if name != "task"]
-    if not columns:
-        raise InputError(f"{source}: only a column 'task'; expected task,label or task and columns of numbers")
-    return replace(reports, public=np.stack(columns, axis=1))
+    rows = [place[task] for task in reports.tasks]
+    strata = set(table.columns) == {"task", "label"}
+    return replace(reports, public=_strata(table, rows) if strata else _features(table, rows))
+
+
+def _strata(table: _Table, rows: Sequence[int]) -> Array:
+    cells = table.columns["label"]
+    for row in rows:
+        if not cells[row]:
+            table.refuse(row, "column 'label' is empty; every task needs a public signal")
+    code = {name: i for i, name in enumerate(sorted(set(cells)))}
+    return np.array([code[cells[row]] for row in rows], dtype=np.int64)
+
+
+def _features(table: _Table, rows: Sequence[int]) -> Floats:
+    names = [name for name in table.columns if name != "task"]
+    if not names:
+        raise InputError(f"{table.source}: only a column 'task'; expected {_PUBLIC}")
+    features = np.stack([table.numbers(name)[rows] for name in names], axis=1)
+    for n, m in np.argwhere(~np.isfinite(features))[:1]:
+        table.refuse(rows[n], f"column {names[m]!r} has {features[n, m]}; expected a finite number, fill or drop it")
+    return features
 
 
 def read_matrix(path: str | os.PathLike[str], classes: Sequence[str]) -> Floats:
     """A matrix over the classes: CSV with a class header, one row a class of the agent."""
-    table = _read_csv(Path(path))
+    table = _read_csv(Path(path), _MATRIX)
     if sorted(table.columns) != sorted(classes):
         raise InputError(f"{path}: header {some(table.columns)}; expected the classes {some(classes)}")
     matrix = np.stack([table.numbers(c) for c in classes], axis=1)
@@ -384,22 +455,26 @@ def read_matrix(path: str | os.PathLike[str], classes: Sequence[str]) -> Floats:
 
 
 def write_atomically(path: str | os.PathLike[str], write: Callable[[IO[bytes]], object]) -> None:
-    """Write a whole file or nothing: to a temporary file beside it, then renamed."""
+    """Write a whole file or nothing: to a temporary file beside it, then renamed; to a pipe or device, plainly."""
     target = Path(path)
     try:
-        handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+        if target.exists() and not target.is_file() and not target.is_dir():
+            with open(target, "wb") as file:
+                write(file)
+        else:
+            _replace(Path(os.path.realpath(target)), write)
     except OSError as error:
-        raise InputError(
-            f"{path}: cannot be written ({error.strerror}); check the folder and its permissions"
-        ) from None
+        reason = error.strerror or _reason(error)
+        raise InputError(f"{path}: cannot be written ({reason}); check the folder, its space and permissions") from None
+
+
+def _replace(target: Path, write: Callable[[IO[bytes]], object]) -> None:
+    handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
     try:
         with os.fdopen(handle, "wb") as file:
             write(file)
         os.chmod(name, 0o666 & ~_umask())
         os.replace(name, target)
-    except OSError as error:
-        Path(name).unlink(missing_ok=True)
-        raise InputError(f"{path}: cannot be written ({error.strerror}); check the space and permissions") from None
     except BaseException:
         Path(name).unlink(missing_ok=True)
         raise
@@ -414,6 +489,8 @@ def _umask() -> int:
 def write(reports: Reports, path: str | os.PathLike[str], *, wide: bool = False) -> None:
     """Write reports so that `read` gives them back: .csv or .parquet (long, or wide without rows), .npz.
 
+    A long file holds the agents, tasks and classes that some row mentions; an NPZ holds them all.
+
     >>> import tempfile; path = Path(tempfile.mkdtemp()) / "reports.npz"
     >>> write(Reports.of(labels=[[0, 1, -1]]), path); read(path)
     Reports(1 agents, 3 tasks, 2 classes, 1 abstention)
@@ -422,6 +499,8 @@ def write(reports: Reports, path: str | os.PathLike[str], *, wide: bool = False)
     if target.suffix.lower() == ".npz":
         write_atomically(target, lambda file: np.savez_compressed(file, **_arrays(reports)))
         return
+    if target.suffix.lower() == ".npy":
+        raise InputError(f"{path}: an NPY has room for one array only; name the file .npz, .parquet or .csv")
     columns = _wide_columns(reports) if wide else _long_columns(reports)
     if target.suffix.lower() in (".parquet", ".pq"):
         write_atomically(target, lambda file: _write_parquet(columns, file))
@@ -445,6 +524,9 @@ def _arrays(reports: Reports) -> dict[str, Any]:
 def _wide_columns(reports: Reports) -> dict[str, Sequence[Any]]:
     if reports.probabilities is not None:
         raise InputError("a wide file has no room for probabilities; write long CSV, Parquet or NPZ")
+    for agent in reports.agents:
+        if agent in ("task", "agent", "worker") or agent.startswith("p:") or reports.agents == ("label",):
+            raise InputError(f"a column {agent!r} of a wide file would not be read as an agent; write long or NPZ")
     cell = [*reports.classes, ""]
     rows = ([cell[i] for i in row] for row in reports.labels.tolist())
     return {"task": reports.tasks, **dict(zip(reports.agents, rows, strict=True))}

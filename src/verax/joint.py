@@ -88,7 +88,7 @@ def influences(counts: Ints, matrix: npt.NDArray[np.generic]) -> Floats:
     a = counts.sum(-1, keepdims=True) / size
     b = counts.sum(-2, keepdims=True) / size
     rows, columns = (s * b).sum(-1, keepdims=True), (s * a).sum(-2, keepdims=True)
-    psi = s - rows - columns + (a * rows).sum(-2, keepdims=True)
+    psi = (s - columns) - (rows - (a * rows).sum(-2, keepdims=True))  # exactly 0 for a constant
     return np.where(n < 2, 0.0, psi)
 
 

@@ -264,27 +264,19 @@ def _checked_rows(
     """Rows that are probabilities: finite, not negative, summing to 1; abstentions become NaN."""
     answered = labels >= 0
 
-    def refuse(wrong: npt.NDArray[np.bool_], what: Callable[[Floats], str], remedy: str) -> None:
+    def refuse(wrong: Any, what: Callable[[Floats], str], remedy: str) -> None:
         for k, n in np.argwhere(wrong & answered)[:1]:
             raise InputError(f"{source}: agent {agents[k]!r}, task {tasks[n]!r} has {what(rows[k, n])}; {remedy}")
 
-    finite = np.isfinite(rows).all(2)
-    refuse(
-        ~finite,
-        lambda row: f"the probability {row[~np.isfinite(row)][0]}",
-        "give finite numbers, or leave the task out",
-    )
-    with np.errstate(invalid="ignore"):
-        low, total = rows.min(2), rows.sum(2)
-        refuse(np.asarray(low < 0), lambda row: f"the negative probability {row.min():g}", "give numbers from 0 to 1")
-        refuse(
-            np.asarray(np.abs(total - 1) > _MISS_OF_ONE),
-            lambda row: f"probabilities that sum to {row.sum():.6g}", "make each row sum to 1",
-        )  # fmt: skip
-        rows = np.where(
-            (np.abs(total - 1) > _EXACT)[..., None], rows / np.where(total > 0, total, 1.0)[..., None], rows
-        )
-    return np.where(answered[..., None], rows, np.nan)
+    finite = np.isfinite(rows)
+    refuse(~finite.all(2), lambda row: f"the probability {row[~np.isfinite(row)][0]}", "give finite numbers")
+    rows = np.where(finite, rows, 1.0)
+    refuse(rows.min(2) < 0, lambda row: f"the negative probability {row.min():g}", "give numbers from 0 to 1")
+    total = rows.sum(2)
+    miss = np.abs(total - 1)
+    refuse(miss > _MISS_OF_ONE, lambda row: f"probabilities that sum to {row.sum():.6g}", "make each row sum to 1")
+    total[~answered | (miss <= _EXACT)] = 1.0
+    return np.where(answered[..., None], rows / total[..., None], np.nan)
 
 
 def _combined(first: Reports, second: Reports) -> Reports:
