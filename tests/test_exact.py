@@ -216,3 +216,8 @@ def test_merging_shards_of_any_kind_equals_one_pass():
                 else:
                     assert joint.score().value == pytest.approx(whole.score().value, abs=1e-12)
                     assert joint.score().stderr == pytest.approx(whole.score().stderr, abs=1e-12)
+
+
+def test_more_tasks_than_exact_counts_can_hold_are_refused():
+    with pytest.raises(verax.InputError, match="64-bit"):
+        Joint.of_counts(np.array([[4, 1], [2, 3]]) * 4 * 10**8).score()

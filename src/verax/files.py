@@ -49,7 +49,8 @@ class _Table:
             return np.array(column, dtype=np.float64)
         except ValueError:
             row = next(i for i, cell in enumerate(column) if not _is_number(cell))
-            self.refuse(row, f"column {name!r} has {column[row]!r}; expected a number")
+            seen = f"has {column[row]!r}" if column[row] else "is empty"
+            self.refuse(row, f"column {name!r} {seen}; expected a number")
 
     def require_tasks(self) -> list[str]:
         tasks = self.columns["task"]
@@ -163,7 +164,8 @@ def _read_parquet(path: Path) -> _Table:
             table = pq.read_table(file)
             columns = [_text_column(column.to_pylist()) for column in table.columns]
         except Exception as error:  # what a parser of foreign bytes can raise is not a closed list
-            raise InputError(f"{path}: cannot be read as Parquet ({_reason(error)}); write it again") from None
+            reason = _reason(error).removeprefix("Could not open Parquet input source '<Buffer>': ")
+            raise InputError(f"{path}: cannot be read as Parquet ({reason}); write it again") from None
     names = [str(name).strip() for name in table.column_names]
     # pandas stores the row numbers of a filtered table, which would pass for an agent
     kept = [i for i, name in enumerate(names) if not name.startswith("__index_level_")]
@@ -172,7 +174,8 @@ def _read_parquet(path: Path) -> _Table:
 
 
 def _reason(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]
+    """The first sentence of what another library has to say."""
+    return (str(error).splitlines() or [type(error).__name__])[0].split(". ")[0]
 
 
 def _text_column(column: list[Any]) -> list[str]:

@@ -28,6 +28,7 @@ from verax.kernels import Floats, Ints, pair_counts
 
 _NEAR_TIE = 1e-9
 _ROUNDING = 1e-14
+_MOST_TASKS = 3_000_000_000
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,8 @@ class Estimate:
 def excess(counts: Ints) -> Ints:
     """n C - a b^T in every stratum: delta without its denominator, still an integer."""
     n = counts.sum((-2, -1), keepdims=True)
+    if n.max(initial=0) > _MOST_TASKS:
+        raise InputError(f"more than {_MOST_TASKS:,} tasks do not fit exact 64-bit counts; score a part of them")
     return np.asarray(n * counts - counts.sum(-1, keepdims=True) * counts.sum(-2, keepdims=True))
 
 

@@ -6,7 +6,6 @@ earns is the rule's business; what a score is worth in money is decided in `paym
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -17,7 +16,7 @@ import numpy.typing as npt
 
 from verax.errors import InputError, OptionError
 from verax.joint import Public
-from verax.pairs import Part, Plan, beside
+from verax.pairs import Part, Plan, beside, one_peer
 from verax.reports import Reports, some
 from verax.rules import Rule, RuleFunction, check_matrix, resolve
 
@@ -152,13 +151,53 @@ def score(
     >>> score(reports, truth=[0, 1, 0, 1, 1])["0"].score
     0.6
     """
+    options = Options(rule, against, over, sign, floor, seed, draws, rng)
+    return scored(prepare(reports, truth, public, options))
+
+
+@dataclass(frozen=True)
+class Options:
+    """What `score` and `audit` may be asked for, not yet checked; see `score` for the words."""
+
+    rule: str | RuleFunction = "zero-one"
+    against: str | None = None
+    over: str | None = None
+    sign: str | npt.ArrayLike | None = None
+    floor: float | None = None
+    seed: str | None = None
+    draws: int | None = None
+    rng: np.random.Generator | None = None
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """Reports with a checked mechanism: everything `score` and `audit` need to begin."""
+
+    reports: Reports
+    signal: Public
+    against: str
+    plan: Plan
+
+
+def prepare(
+    reports: Reports,
+    truth: npt.ArrayLike | Mapping[str, str] | None,
+    public: npt.ArrayLike | None,
+    options: Options,
+) -> Prepared:
+    """Check the options against the reports, before anything is computed."""
     if truth is not None:
         reports = reports.with_truth(truth)
     if public is not None:
         reports = replace(reports, public=np.asarray(public))
     signal = Public.of(reports.public, len(reports.tasks))
-    where = _against(reports, against, given=truth is not None)
-    plan = _plan(reports, signal, where, rule, over, sign, floor, seed, draws, rng)
+    against = _against(reports, options.against, given=truth is not None)
+    return Prepared(reports, signal, against, _plan(reports, signal, against, options))
+
+
+def scored(ready: Prepared) -> Scores:
+    """Scores of prepared reports."""
+    reports, signal, where, plan = ready.reports, ready.signal, ready.against, ready.plan
     found, warnings = _score_all(reports, signal, where, plan)
     if all(part is None for part in found):
         raise InputError(
@@ -167,9 +206,9 @@ def score(
         )
     if plan.sign == "plugin":
         warnings.append("sign plugin is learned on the tasks it scores, which pays noise: study it, never pay by it")
-    if draws is not None:
+    if plan.draws is not None:
         warnings.append(
-            f"scores are sampled with {draws} pairing(s) a task, not exact: compare them, never pay by them"
+            f"scores are sampled with {plan.draws} pairing(s) a task, not exact: compare them, never pay by them"
         )
     scores = tuple(
         Score(agent, None, None, 0, 0)
@@ -194,19 +233,35 @@ def _against(reports: Reports, against: str | None, *, given: bool) -> str:
     return against
 
 
-def _plan(
-    reports: Reports,
-    signal: Public,
-    against: str,
-    rule: str | RuleFunction,
-    over: str | None,
-    sign: str | npt.ArrayLike | None,
-    floor: float | None,
-    seed: str | None,
-    draws: int | None,
-    rng: np.random.Generator | None,
-) -> Plan:
-    chosen = resolve(rule, floor)
+def _plan(reports: Reports, signal: Public, against: str, options: Options) -> Plan:
+    chosen, over = resolve(options.rule, options.floor), options.over
+    _check_rule(chosen, reports, signal, against)
+    if over is not None and over not in OVER:
+        raise OptionError(f"over is {over!r}; choose mean, median or one")
+    if over is not None and (against == "truth" or chosen.truth_only):
+        raise OptionError(
+            f"--over {over} chooses among peers, and this scores against truth; leave it out, or use --against peers"
+        )
+    if (over == "one") != (options.seed is not None):
+        raise OptionError("one peer is drawn from a seed: give over='one' and seed= together")
+    if against != "truth" and not chosen.truth_only:
+        over = over or "mean"
+    name, matrix = _sign(chosen, options.sign, len(reports.classes))
+    if options.draws is not None:
+        _check_draws(chosen, name, signal, options)
+    return Plan(chosen, name, matrix, over, options.seed, options.draws, options.rng)
+
+
+def _check_draws(rule: Rule, sign: str | None, signal: Public, options: Options) -> None:
+    able = rule.name in ("ca", "zero-one", "ce", "brier") and not rule.own and sign != "split"
+    if not able or signal or options.rng is None or (options.draws or 0) < 1:
+        raise OptionError(
+            "draws runs Algorithm 1 as printed: give draws of at least 1 and rng=, "
+            "a rule of ca (not split), zero-one, ce or brier, and no public signal"
+        )
+
+
+def _check_rule(chosen: Rule, reports: Reports, signal: Public, against: str) -> None:
     if chosen.needs_rows and reports.probabilities is None:
         raise OptionError(
             f"rule {chosen.name} needs probabilities and these reports have labels only; "
@@ -221,29 +276,8 @@ def _plan(
         raise OptionError(
             f"rule {chosen.name} cannot take out {what}; leave --public out, or use zero-one, ca, ce or brier"
         )
-    if over is not None and over not in OVER:
-        raise OptionError(f"over is {over!r}; choose mean, median or one")
-    if over is not None and (against == "truth" or chosen.truth_only):
-        raise OptionError(
-            f"--over {over} chooses among peers, and this scores against truth; leave it out, or use --against peers"
-        )
-    if (over == "one") != (seed is not None):
-        raise OptionError("one peer is drawn from a seed: give over='one' and seed= together")
-    if draws is not None and (
-        rng is None or draws < 1 or signal or chosen.own or chosen.truth_only or chosen.name == "pmi"
-    ):
-        raise OptionError(
-            "draws runs Algorithm 1 as printed: give draws of at least 1 and rng=, "
-            "a rule of ca (not split), zero-one, ce or brier, and no public signal"
-        )
-    if against != "truth" and not chosen.truth_only:
-        over = over or "mean"
-        if len(reports.agents) < 2 and against == "peers":
-            raise InputError(
-                "only one agent, and no peers to score it against; add agents, or give the truth with --truth"
-            )
-    name, matrix = _sign(chosen, sign, len(reports.classes))
-    return Plan(chosen, name, matrix, over, seed, draws, rng)
+    if against == "peers" and len(reports.agents) < 2:
+        raise InputError("only one agent, and no peers to score it against; add agents, or give the truth with --truth")
 
 
 def _sign(
@@ -314,18 +348,9 @@ def _against_truth(reports: Reports, signal: Public, plan: Plan) -> list[Part | 
 
 def _against_peers(reports: Reports, signal: Public, plan: Plan) -> list[Part | None]:
     parts = []
-    for i, agent in enumerate(reports.agents):
+    for i in range(len(reports.agents)):
         chosen = np.arange(len(reports.agents)) != i
         if plan.over == "one" and plan.seed is not None:
-            chosen = _one_peer(reports, i, f"{plan.seed}:{agent}")
+            chosen = one_peer(reports, i, plan.seed)
         parts.append(beside(reports, signal, plan, i, reports.labels[chosen], plan.over))
     return parts
-
-
-def _one_peer(reports: Reports, i: int, seed: str) -> npt.NDArray[np.bool_]:
-    """The paper's random reference: drawn by SHA-256, among peers in the order of their names."""
-    common = ((reports.labels >= 0) & (reports.labels[i] >= 0)).sum(1)
-    able = sorted(a for j, a in enumerate(reports.agents) if j != i and common[j] >= 2)
-    number = int.from_bytes(hashlib.sha256(seed.encode()).digest(), "big")
-    drawn = able[number % len(able)] if able else None
-    return np.array([a == drawn for a in reports.agents])

@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from verax.errors import OptionError
 from verax.joint import Estimate, Joint, Public, influences, means, signs, stderrs, values
 from verax.kernels import Floats, Ints, Labels, pair_counts, pair_sum
 from verax.reports import Reports
@@ -57,7 +56,7 @@ class _Pairs:
 
 def beside(reports: Reports, signal: Public, plan: Plan, i: int, references: Labels, over: str | None) -> Part | None:
     """Agent i scored against each reference, put together over them; None if no pair has enough tasks."""
-    own, classes = reports.labels[i], len(reports.classes)
+    own = reports.labels[i]
     common = (references >= 0) & (own >= 0)
     able = common.sum(1) >= (2 if plan.draws is None else 3)
     if signal.features is not None:
@@ -65,31 +64,57 @@ def beside(reports: Reports, signal: Public, plan: Plan, i: int, references: Lab
     references = references[able]
     if not len(references):
         return None
-    rows = reports.probabilities
-    report = own if rows is None or not (plan.rule.needs_rows or plan.rule.own) else rows[i]
-    half = _halves(reports.tasks) if plan.sign == "split" else None
-    if plan.rule.counts_only and signal.features is None:
-        pairs = _counted(own, references, classes, signal, half, plan)
-    else:
-        pairs = _joined(report, references, classes, signal, half, plan)
-    if plan.draws is not None:
-        pairs = _sampled(report, references, classes, pairs, plan)
+    pairs = _pairs(reports, signal, plan, i, references)
     value, stderr = _over(pairs, over)
     if math.isnan(stderr):
-        stderr = _jackknife(report, references, classes, signal, plan, over)
+        stderr = _jackknife(_report(reports, plan, i), references, len(reports.classes), signal, plan, over)
     return Part(value, stderr, int((own >= 0).sum()), len(references))
+
+
+def _report(reports: Reports, plan: Plan, i: int) -> npt.NDArray[Any]:
+    """Agent i's labels, or its rows if the rule may use them."""
+    rows = reports.probabilities if plan.rule.needs_rows or plan.rule.own else None
+    return np.asarray(reports.labels[i] if rows is None else rows[i])
+
+
+def _pairs(reports: Reports, signal: Public, plan: Plan, i: int, references: Labels) -> _Pairs:
+    """Agent i beside each reference, by the cheapest way its rule allows."""
+    report, classes = _report(reports, plan, i), len(reports.classes)
+    half = halves(reports.tasks) if plan.sign == "split" else None
+    way = _counted if plan.rule.counts_only and signal.features is None else _joined
+    pairs = way(report, references, classes, signal, half, plan)
+    return pairs if plan.draws is None else _sampled(report, references, classes, pairs, plan)
+
+
+def one_peer(reports: Reports, i: int, seed: str) -> npt.NDArray[np.bool_]:
+    """The paper's random reference: drawn by SHA-256, among peers in the order of their names."""
+    common = ((reports.labels >= 0) & (reports.labels[i] >= 0)).sum(1)
+    able = sorted(a for j, a in enumerate(reports.agents) if j != i and common[j] >= 2)
+    number = int.from_bytes(hashlib.sha256(f"{seed}:{reports.agents[i]}".encode()).digest(), "big")
+    drawn = able[number % len(able)] if able else None
+    return np.array([a == drawn for a in reports.agents])
+
+
+def median_peers(reports: Reports, signal: Public, plan: Plan, i: int, references: Labels, whole: Labels) -> Labels:
+    """The rows of `whole` whose reference is in the middle, the one or two that make the median."""
+    pairs = _pairs(reports, signal, plan, i, references)
+    return np.asarray(whole[np.unique(_middle(pairs))])
 
 
 def _over(pairs: _Pairs, over: str | None) -> tuple[float, float]:
     """Mean or median over the references; the median's error is its middle reference's."""
     if over != "median":
         return math.fsum(pairs.value) / len(pairs.value), pairs.mean_stderr
-    order = np.lexsort((pairs.stderr, pairs.value))
-    middle = order[[(len(order) - 1) // 2, len(order) // 2]]
+    middle = _middle(pairs)
     return float(pairs.value[middle].sum() / 2), float(pairs.stderr[middle].sum() / 2)
 
 
-def _halves(tasks: Sequence[str]) -> Ints:
+def _middle(pairs: _Pairs) -> Ints:
+    order = np.lexsort((pairs.stderr, pairs.value))
+    return order[[(len(order) - 1) // 2, len(order) // 2]]
+
+
+def halves(tasks: Sequence[str]) -> Ints:
     """Which half each task falls in when a sign is learned on one and used on the other."""
     return np.array([hashlib.sha256(task.encode()).digest()[0] & 1 for task in tasks], dtype=np.int64)
 
@@ -184,8 +209,7 @@ def _jackknife(
 
 def _sampled(report: npt.NDArray[Any], references: Labels, classes: int, exact: _Pairs, plan: Plan) -> _Pairs:
     """Algorithm 1 as printed: for each task n, `draws` random pairs p1 != p2 != n."""
-    if plan.draws is None or plan.rng is None or plan.sign == "split":
-        raise OptionError("draws goes with a fixed sign or plugin; give sign='identity', 'plugin' or a matrix")
+    assert plan.draws is not None and plan.rng is not None
     value, noise = [], []
     for reference in references:
         common = _answered(report) & (reference >= 0)
