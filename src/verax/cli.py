@@ -10,18 +10,19 @@ import importlib
 import json
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
-from verax.errors import OptionError, VeraxError
+from verax.errors import InputError, OptionError, VeraxError
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from verax.mechanisms import Prepared, Scores
     from verax.reports import Reports
 
 
@@ -76,62 +77,157 @@ def _main(
     pass
 
 
+_Reports = Annotated[list[Path], typer.Argument(help="CSV, Parquet or NPZ files of reports.", metavar="REPORTS...")]
+_Truth = Annotated[Path | None, typer.Option(help="True labels of some or all tasks: task,label, or NPY.")]
+_Against = Annotated[
+    str | None, typer.Option(help="truth, peers or hybrid; chosen by what the truth covers if not given.")
+]
+_Public = Annotated[
+    Path | None, typer.Option(help="What everybody knows: task,label (strata), task,x1,x2,... (features), or NPY.")
+]
+_Rule = Annotated[
+    str, typer.Option(help="zero-one, ca, ce, brier, pmi, accuracy, log, quadratic, or your own as module:function.")
+]
+_Sign = Annotated[str | None, typer.Option(help="With rule ca: identity, split, plugin, or a CSV file of a matrix.")]
+_Over = Annotated[str | None, typer.Option(help="mean or median over peers, or one peer drawn from --seed.")]
+_Seed = Annotated[str | None, typer.Option(help="With --over one: any text; the same text draws the same peers.")]
+_Floor = Annotated[float | None, typer.Option(help="Smallest probability that ce, pmi and log count (default 1e-6).")]
+_Classes = Annotated[str | None, typer.Option(help="All classes, comma-separated, if not all are in the file.")]
+_Json = Annotated[bool, typer.Option("--json", help="One JSON document on standard output, nothing else there.")]
+_Output = Annotated[Path | None, typer.Option("-o", help="Write the JSON document to this file.")]
+_Html = Annotated[Path | None, typer.Option(help="Write a self-contained page to this file.")]
+
+
 @app.command()
 def score(
-    reports: Annotated[list[Path], typer.Argument(help="CSV, Parquet or NPZ files of reports.", metavar="REPORTS...")],
-    truth: Annotated[Path | None, typer.Option(help="True labels of some or all tasks: task,label, or NPY.")] = None,
-    against: Annotated[
-        str | None, typer.Option(help="truth, peers or hybrid; chosen by what the truth covers if not given.")
-    ] = None,
-    public: Annotated[
-        Path | None,
-        typer.Option(help="What everybody knows: task,label (strata) or task,x1,x2,... (features), or NPY."),
-    ] = None,
-    rule: Annotated[
-        str,
-        typer.Option(help="zero-one, ca, ce, brier, pmi, accuracy, log, quadratic, or your own as module:function."),
-    ] = "zero-one",
-    sign: Annotated[
-        str | None, typer.Option(help="With rule ca: identity, split, plugin, or a CSV file of a matrix.")
-    ] = None,
-    over: Annotated[str | None, typer.Option(help="mean or median over peers, or one peer drawn from --seed.")] = None,
-    seed: Annotated[
-        str | None, typer.Option(help="With --over one: any text; the same text draws the same peers.")
-    ] = None,
-    floor: Annotated[
-        float | None, typer.Option(help="Smallest probability that ce, pmi and log count with (default 1e-6).")
-    ] = None,
-    classes: Annotated[
-        str | None, typer.Option(help="All classes, comma-separated, if not all are in the file.")
-    ] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="One JSON document on standard output, nothing else there.")
-    ] = False,
-    output: Annotated[Path | None, typer.Option("-o", help="Write the JSON document to this file.")] = None,
+    reports: _Reports,
+    truth: _Truth = None,
+    against: _Against = None,
+    public: _Public = None,
+    rule: _Rule = "zero-one",
+    sign: _Sign = None,
+    over: _Over = None,
+    seed: _Seed = None,
+    floor: _Floor = None,
+    classes: _Classes = None,
+    as_json: _Json = False,
+    html: _Html = None,
+    output: _Output = None,
 ) -> None:
     """Score every agent's reports, against truth or against the other agents' reports."""
-    from verax import mechanisms, render
+    from verax import mechanisms
 
-    loaded = _load(reports, truth, public, classes)
-    scores = mechanisms.score(
-        loaded,
-        truth=None if truth is None else loaded.truth,
-        rule=_rule(rule),
-        against=against,
-        over=over,
-        sign=_sign(sign, loaded),
-        floor=floor,
-        seed=seed,
-    )
-    _show(scores.to_json(), as_json, output, lambda console: console.print(render.scores_table(scores)))
+    ready = _prepare(reports, truth, against, public, rule, sign, over, seed, floor, classes)
+    scores = mechanisms.scored(ready)
+    if html is not None:
+        from verax.render import report
+
+        _write(html, report("Scores", ready, scores))
+    _show(scores.to_json(), as_json, output, lambda console: _print_scores(console, scores))
 
 
 @app.command()
-def demo() -> None:
-    """The whole story on bundled data: real classifiers and cheats, scored with and without labels."""
+def audit(
+    reports: _Reports,
+    truth: _Truth = None,
+    against: _Against = None,
+    public: _Public = None,
+    rule: _Rule = "zero-one",
+    sign: _Sign = None,
+    over: _Over = None,
+    seed: _Seed = None,
+    floor: _Floor = None,
+    classes: _Classes = None,
+    confidence: Annotated[float, typer.Option(help="Of every interval and verdict.")] = 0.95,
+    colluders: Annotated[
+        float, typer.Option(help="The fraction of colluding references that ROBUST asks about.")
+    ] = 0.3,
+    wanted: Annotated[float, typer.Option(help="The standard error that ENOUGH asks for.")] = 0.01,
+    as_json: _Json = False,
+    html: _Html = None,
+    output: _Output = None,
+) -> None:
+    """Can these scores be trusted? Certificates, each with its reason and its witness."""
+    from verax import mechanisms, render
+    from verax.audit import certificates, to_json
+
+    ready = _prepare(reports, truth, against, public, rule, sign, over, seed, floor, classes)
+    scores = mechanisms.scored(ready)
+    found = certificates(ready, scores, confidence, colluders, wanted)
+    if html is not None:
+        _write(html, render.report("Audit", ready, scores, found))
+
+    def show(console: Console) -> None:
+        _print_scores(console, scores)
+        console.print(render.certificates_table(found))
+
+    _show(to_json(found), as_json, output, show)
+
+
+@app.command()
+def pay(
+    scores: Annotated[Path, typer.Argument(help="What verax score wrote with -o or --json.", metavar="SCORES.json")],
+    budget: Annotated[str, typer.Option(help="In major units, such as 1000.00.")],
+    currency: Annotated[str, typer.Option(help="Its code.")] = "EUR",
+    scale: Annotated[int | None, typer.Option(help="Digits of the minor unit, if not the currency's own.")] = None,
+    scheme: Annotated[str, typer.Option(help="clipped, affine or proportional.")] = "clipped",
+    base: Annotated[str | None, typer.Option(help="With affine: what a score of 0 is paid, as a share.")] = None,
+    rate: Annotated[str | None, typer.Option(help="With affine: what the best score adds, as a share.")] = None,
+    cap: Annotated[str | None, typer.Option(help="The most one participant is paid, in major units.")] = None,
+    min_tasks: Annotated[int, typer.Option(help="Fewer tasks than this are not paid.")] = 30,
+    clusters: Annotated[Path | None, typer.Option(help="An audit's JSON: groups of copies are paid once.")] = None,
+    as_json: _Json = False,
+    html: _Html = None,
+    output: _Output = None,
+) -> None:
+    """Turn scores into payments, in whole cents, never above the budget."""
+    from verax import payments, render
+    from verax.mechanisms import Scores
+    from verax.page import page
+
+    scored = Scores.from_json(_document(scores))
+    groups = [] if clusters is None else payments.clusters_of(_document(clusters))
+    paid = payments.pay(
+        scored, budget=budget, currency=currency, scale=scale, scheme=scheme, base=base, rate=rate, cap=cap,
+        min_tasks=min_tasks, clusters=groups,
+    )  # fmt: skip
+    if html is not None:
+        _write(html, page("Payments", scores=scored, payments=paid))
+
+    def show(console: Console) -> None:
+        console.print(render.payments_table(paid))
+        _print_notes(console, paid.notes)
+
+    _show(paid.to_json(), as_json, output, show)
+
+
+@app.command()
+def demo(
+    html: Annotated[Path, typer.Option(help="Where the page goes.")] = Path("verax-demo.html"),
+) -> None:
+    """The whole story on bundled data: real classifiers and cheats, scored, audited and paid, with a page."""
     from verax import demo as story
 
-    story.run(_console())
+    story.run(_console(), html)
+
+
+def _prepare(
+    reports: list[Path],
+    truth: Path | None,
+    against: str | None,
+    public: Path | None,
+    rule: str,
+    sign: str | None,
+    over: str | None,
+    seed: str | None,
+    floor: float | None,
+    classes: str | None,
+) -> Prepared:
+    from verax.mechanisms import Options, prepare
+
+    loaded = _load(reports, truth, public, classes)
+    options = Options(_rule(rule), against, over, _sign(sign, loaded), floor, seed)
+    return prepare(loaded, None if truth is None else loaded.truth, None, options)
 
 
 def _load(reports: list[Path], truth: Path | None, public: Path | None, classes: str | None) -> Reports:
@@ -183,20 +279,43 @@ def _console() -> Console:
     return Console(highlight=False)
 
 
-def _show(document: dict[str, Any], as_json: bool, output: Path | None, show: Callable[[Console], None]) -> None:
-    """One result, three ways: JSON on standard output, JSON in a file, or a table for people."""
+def _document(path: Path) -> Any:
+    """A JSON file, or the sentence that says why not."""
+    from verax.files import read_text
+
+    try:
+        return json.loads(read_text(path))
+    except ValueError as error:
+        raise InputError(f"{path}: not JSON ({error}); make it again with -o") from None
+
+
+def _write(path: Path, text: str) -> None:
     from verax.files import write_atomically
 
+    write_atomically(path, lambda file: file.write(text.encode()))
+
+
+def _show(document: dict[str, Any], as_json: bool, output: Path | None, show: Callable[[Console], None]) -> None:
+    """One result, three ways: JSON on standard output, JSON in a file, or a table for people."""
     text = json.dumps(document, indent=1, allow_nan=False) + "\n"
     if output is not None:
-        write_atomically(output, lambda file: file.write(text.encode()))
+        _write(output, text)
     if as_json:
         sys.stdout.write(text)
-        return
-    console = _console()
-    show(console)
-    for warning in document.get("warnings", []):
-        console.print(f"note: {warning}", style="yellow", markup=False)
+    else:
+        show(_console())
+
+
+def _print_scores(console: Console, scores: Scores) -> None:
+    from verax.render import scores_table
+
+    console.print(scores_table(scores))
+    _print_notes(console, scores.warnings)
+
+
+def _print_notes(console: Console, notes: Sequence[str]) -> None:
+    for note in notes:
+        console.print(f"note: {note}", style="yellow", markup=False)
 
 
 def main() -> None:

@@ -1,24 +1,29 @@
-"""The whole story on bundled data: ten real classifiers and four that cheat, with labels and without."""
+"""The whole story on bundled data: ten real classifiers and four that cheat, scored, audited and paid."""
 
 from __future__ import annotations
 
 from importlib.resources import as_file, files
+from pathlib import Path
 
 from rich import box
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
-from verax.files import read, read_truth
-from verax.mechanisms import Scores, score
-from verax.render import bar, plus_minus
+from verax.audit import Certificate, certificates, to_json
+from verax.files import read, read_truth, write_atomically
+from verax.mechanisms import Options, Scores, prepare, score, scored
+from verax.payments import Payments, clusters_of, pay
+from verax.render import plus_minus, report
 from verax.reports import Reports
 
 _CHEATS = {
     "liar-30%": "lies on 30 %",
-    "copycat": "copies tree-80",
+    "copycat": "is tree-80",
     "random": "any digit",
     "always-7": "always says 7",
 }
+_BUDGET = "1000.00"
 
 
 def bundled() -> Reports:
@@ -31,61 +36,81 @@ def bundled() -> Reports:
         return read_truth(folder / "digits-truth.csv", read(folder / "digits.csv"))
 
 
-def run(console: Console) -> None:
-    """Score the bundled reports three ways and say what the reader sees."""
+def run(console: Console, html: Path) -> None:
+    """Score, audit and pay the bundled reports, say what the reader sees, and write the page."""
     reports = bundled()
-    truth = reports.truth
-    accuracy = score(reports, truth, rule="accuracy")
-    with_labels, without = score(reports, truth), score(reports)
+    known = score(reports, reports.truth)
+    ready = prepare(reports, None, None, Options())
+    without = scored(ready)
+    found = certificates(ready, without)
+    paid = pay(without, budget=_BUDGET, clusters=clusters_of(to_json(found)))
+    text = report("Fourteen agents, 897 digits, no labels", ready, without, found, paid)
+    write_atomically(html, lambda file: file.write(text.encode()))
     console.print(
-        "\n[bold]Fourteen agents say which digit is on each of 897 images.[/bold] Ten trained a model "
-        "(its name ends in the number of images it learned from); four did no honest work.\n"
+        "\n[bold]Fourteen agents say which digit is on each of 897 images.[/bold] Ten trained a model (its name "
+        "ends in the number of images it learned from); four did no honest work.\n"
     )
-    console.print(_table(accuracy, with_labels, without))
-    console.print(
-        "[bold]What you see.[/bold] The last column of scores used [bold]no labels[/bold]: each agent is scored "
-        f"only against the other agents' reports, and {_agreement(accuracy, without)}.\n"
-        "The same digit every time earns exactly 0, however often it happens to be right; random digits earn 0 within "
-        f"their error; lying on 30 % of the images costs {_cost(without, 'knn-400', 'liar-30%')}. "
-        "Saying what one's model says pays best.\n"
-        "The copycat earns what it copied: a score alone cannot tell a copy from its original.\n"
-    )
-    console.print(
-        "Your own reports: [bold]verax score reports.csv[/bold], columns task,agent,label or task and one an agent."
-    )
+    console.print(_table(known, without, paid))
+    console.print(_scores_told(reports, without))
+    console.print(_audit_told(found))
+    console.print(_pay_told(paid))
+    console.print(f"The page with everything: [bold]{escape(str(html))}[/bold]")
+    console.print("Your own reports: [bold]verax score reports.csv[/bold], then verax audit and verax pay.")
 
 
-def _table(accuracy: Scores, with_labels: Scores, without: Scores) -> Table:
+def _table(known: Scores, without: Scores, paid: Payments) -> Table:
     table = Table(box=box.SIMPLE_HEAD)
     table.add_column("agent", no_wrap=True)
-    table.add_column("accuracy", justify="right", no_wrap=True, min_width=8)
-    table.add_column("with labels", justify="right", no_wrap=True)
-    table.add_column("without labels", justify="right", no_wrap=True)
+    for heading in ("with labels", "without labels", f"paid, {paid.currency}"):
+        table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("", no_wrap=True)
-    best = without.ranked()[0].score or 1.0
     for s in without.ranked():
-        known = with_labels[s.agent]
         table.add_row(
             s.agent,
-            f"{accuracy[s.agent].score:.3f}",
-            plus_minus(known.score, known.stderr),
+            plus_minus(known[s.agent].score, known[s.agent].stderr),
             plus_minus(s.score, s.stderr),
-            f"[dim]{_CHEATS[s.agent]}[/dim]" if s.agent in _CHEATS else bar(s.score, best)[::2],
+            paid.text(paid[s.agent].amount),
+            _CHEATS.get(s.agent, ""),
             style="yellow" if s.agent in _CHEATS else None,
         )
     return table
 
 
-def _cost(scores: Scores, honest: str, liar: str) -> str:
-    return f"{1 - (scores[liar].score or 0.0) / (scores[honest].score or 1.0):.0%}"
+def _scores_told(reports: Reports, without: Scores) -> str:
+    lie = 1 - (without["liar-30%"].score or 0.0) / (without["knn-400"].score or 1.0)
+    return (
+        "[bold]Scores.[/bold] The second column used [bold]no labels[/bold]: each agent is scored only against "
+        f"the others' reports, and the honest agents come out {_agreement(reports, without)}. The same digit every time earns "
+        f"exactly 0, random digits 0 within their error; lying on 30 % of the images costs {lie:.0%}.\n"
+    )
 
 
-def _agreement(accuracy: Scores, without: Scores) -> str:
+def _audit_told(found: list[Certificate]) -> str:
+    honest = [c for c in found if c.code == "TRUTHFUL" and c.agent not in _CHEATS]
+    kept = sum(c.verdict == "holds" for c in honest)
+    copies = [c for c in found if c.code == "COPIES" and c.verdict == "fails"]
+    noise = [c.agent for c in found if c.code == "INFORMATIVE" and c.verdict != "holds"]
+    robust = [c.interval[0] for c in found if c.code == "ROBUST" and c.verdict == "holds" and c.interval]
+    return (
+        f"[bold]Audit.[/bold] For {kept} of the {len(honest)} honest agents no relabelling of their digits would have "
+        f"earned more: honesty was the best reply (for the others more images are needed to say). Not told from noise: "
+        f"{' and '.join(map(str, noise))}. Near-duplicates: {' and '.join(str(c.agent) for c in copies)}. "
+        f"For {len(robust)} agents honesty still pays if {min(robust):.0%} of the others collude.\n"
+    )
+
+
+def _pay_told(paid: Payments) -> str:
+    return (
+        f"[bold]Pay.[/bold] Of {paid.text(paid.budget)} {paid.currency} each agent can earn an equal part, if its score "
+        f"were the highest possible; the copy and its original are paid once, together; "
+        f"{paid.text(paid.residue)} go back to the payer.\n"
+    )
+
+
+def _agreement(reports: Reports, without: Scores) -> str:
+    accuracy = score(reports, reports.truth, rule="accuracy")
     honest = [s.agent for s in accuracy.ranked() if s.agent not in _CHEATS]
-    ranked = [s.agent for s in without.ranked() if s.agent not in _CHEATS]
-    rank = {agent: place for place, agent in enumerate(ranked)}
-    moved = sum(abs(place - rank[agent]) for place, agent in enumerate(honest))
-    spearman = 1 - 6 * sum((p - rank[a]) ** 2 for p, a in enumerate(honest)) / (len(honest) * (len(honest) ** 2 - 1))
-    if not moved:
-        return "the honest agents come out in the order of their true accuracies"
-    return f"the order of the honest agents agrees with their true accuracies (rank correlation {spearman:.2f})"
+    rank = {s.agent: place for place, s in enumerate(s for s in without.ranked() if s.agent not in _CHEATS)}
+    moved = sum((place - rank[agent]) ** 2 for place, agent in enumerate(honest))
+    rho = 1 - 6 * moved / (len(honest) * (len(honest) ** 2 - 1))
+    return f"nearly in the order of their true accuracies (rank correlation {rho:.2f})"

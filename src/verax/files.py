@@ -454,6 +454,15 @@ def read_matrix(path: str | os.PathLike[str], classes: Sequence[str]) -> Floats:
     return matrix[[list(table.columns).index(c) for c in classes]]
 
 
+def read_text(path: str | os.PathLike[str]) -> str:
+    """A UTF-8 text file, or the sentence that says why not."""
+    with _opened(Path(path), encoding="utf-8-sig") as file:
+        try:
+            return str(file.read())
+        except UnicodeDecodeError as error:
+            raise InputError(f"{path}: byte {error.start} is not UTF-8 text; save it in UTF-8") from None
+
+
 # Writing
 
 

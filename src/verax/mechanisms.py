@@ -16,7 +16,8 @@ import numpy.typing as npt
 
 from verax.errors import InputError, OptionError
 from verax.joint import Public
-from verax.pairs import Part, Plan, beside, one_peer
+from verax.kernels import Floats
+from verax.pairs import Part, Plan, beside, one_peer, pair_values
 from verax.reports import Reports, some
 from verax.rules import Rule, RuleFunction, check_matrix, resolve
 
@@ -218,6 +219,19 @@ def scored(ready: Prepared) -> Scores:
     )
     mechanism = Mechanism(plan.rule.name, where, plan.over, plan.sign, bool(signal), plan.rule.floor)
     return Scores(mechanism, len(reports.tasks), reports.classes, scores, tuple(warnings))
+
+
+def pairwise(ready: Prepared) -> Floats:
+    """What every agent (row) scores beside every other (column): (K, K), NaN where they cannot be paired.
+
+    >>> reports = Reports.of(labels=[[0, 1, 0, 1], [0, 1, 0, 0], [0, 1, 1, 1]])
+    >>> pairwise(prepare(reports, None, None, Options())).round(3)[0].tolist()
+    [nan, 0.333, 0.333]
+    """
+    reports, plan = ready.reports, ready.plan
+    matrix = np.stack([pair_values(reports, ready.signal, plan, i, reports.labels) for i in range(len(reports.agents))])
+    np.fill_diagonal(matrix, np.nan)
+    return matrix
 
 
 def _against(reports: Reports, against: str | None, *, given: bool) -> str:

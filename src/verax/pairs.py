@@ -56,19 +56,32 @@ class _Pairs:
 
 def beside(reports: Reports, signal: Public, plan: Plan, i: int, references: Labels, over: str | None) -> Part | None:
     """Agent i scored against each reference, put together over them; None if no pair has enough tasks."""
-    own = reports.labels[i]
-    common = (references >= 0) & (own >= 0)
-    able = common.sum(1) >= (2 if plan.draws is None else 3)
-    if signal.features is not None:
-        able &= np.array([signal.take(c).rank < c.sum() for c in common], dtype=bool)
-    references = references[able]
+    references = references[_able(reports.labels[i], signal, plan, references)]
     if not len(references):
         return None
     pairs = _pairs(reports, signal, plan, i, references)
     value, stderr = _over(pairs, over)
     if math.isnan(stderr):
         stderr = _jackknife(_report(reports, plan, i), references, len(reports.classes), signal, plan, over)
-    return Part(value, stderr, int((own >= 0).sum()), len(references))
+    return Part(value, stderr, int((reports.labels[i] >= 0).sum()), len(references))
+
+
+def pair_values(reports: Reports, signal: Public, plan: Plan, i: int, references: Labels) -> Floats:
+    """What agent i scores beside each reference; NaN where they share too few tasks."""
+    able = _able(reports.labels[i], signal, plan, references)
+    found = np.full(len(references), math.nan)
+    if able.any():
+        found[able] = _pairs(reports, signal, plan, i, references[able]).value
+    return found
+
+
+def _able(own: Labels, signal: Public, plan: Plan, references: Labels) -> npt.NDArray[np.bool_]:
+    """Which references share enough tasks: two, three to draw pairs, more than features take out."""
+    common = (references >= 0) & (own >= 0)
+    able = np.asarray(common.sum(1) >= (2 if plan.draws is None else 3))
+    if signal.features is not None:
+        able &= np.array([signal.take(c).rank < c.sum() for c in common], dtype=bool)
+    return able
 
 
 def _report(reports: Reports, plan: Plan, i: int) -> npt.NDArray[Any]:

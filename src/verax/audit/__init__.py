@@ -43,9 +43,12 @@ __all__ = [
     "VERDICTS",
     "Certificate",
     "audit",
+    "certificates",
     "flipping_fraction",
     "from_json",
     "gamma_star",
+    "lying",
+    "mean_delta",
     "to_json",
 ]
 
@@ -179,6 +182,29 @@ def _accuracy(ready: Prepared, scores: Scores, confidence: float) -> Certificate
         except InputError:
             beyond = None
     return accuracy(scores, reports.labels, reports.truth, beyond, confidence)
+
+
+def mean_delta(ready: Prepared) -> Floats:
+    """delta, averaged over all agents beside their references: which labels go together. (L, L)"""
+    found = [w for i in range(len(ready.reports.agents)) if (w := worth(ready, i, labels=True)) is not None]
+    return np.asarray(np.mean([np.eye(w.value.shape[1])[w.held].T @ w.value for w in found], axis=0))
+
+
+def lying(ready: Prepared, i: int, rates: Sequence[float]) -> list[float]:
+    """What agent i would score if it misreported at each rate, to any other label alike: in closed form.
+
+    >>> from verax.demo import bundled
+    >>> [round(x, 3) for x in lying(prepare(bundled(), None, None, Options()), 0, [0.0, 0.3])]
+    [0.612, 0.408]
+    """
+    paid = worth(ready, i)
+    if paid is None or ready.plan.rule.name == "pmi":
+        return []
+    size = paid.value.shape[1]
+    top = paid.rows[np.arange(len(paid.held)), paid.held][:, None]
+    worth_of_held = paid.value[np.arange(len(paid.held)), paid.held][:, None]
+    swapped = float(((top - paid.rows) * (paid.value - worth_of_held)).sum())
+    return [paid.score + rate / (size - 1) * swapped for rate in rates]
 
 
 def to_json(found: Sequence[Certificate]) -> dict[str, Any]:

@@ -72,20 +72,21 @@ def worth(ready: Prepared, i: int, *, labels: bool = False, centred: bool = True
     that W is the references' mean one-hot matrix over N.
     """
     reports, rule = ready.reports, ready.plan.rule
+    centred = centred and (labels or not rule.truth_only)
     answered = reports.labels[i] >= 0
     half = None if labels or ready.plan.matrix is not None or not rule.counts_only else halves(reports.tasks)
     value, entered = np.zeros((len(reports.tasks), len(reports.classes))), np.zeros(len(reports.tasks), dtype=bool)
     parts = []
     for block in _blocks(ready, i):
         for mask in [block.mask] if half is None else [block.mask & (half == h) for h in (0, 1)]:
-            _add_block(value, ready, i, block, mask, half, plain=not centred or rule.truth_only, labels=labels)
+            _add_block(value, ready, i, block, mask, half, plain=not centred, labels=labels)
             if mask.any():
                 parts.append((mask, ready.signal.take(mask)))
         entered |= block.mask
     if not entered.any():
         return None
     chosen = np.nonzero(entered & answered)[0]
-    kept = tuple((mask[chosen], public) for mask, public in parts) if centred and not rule.truth_only else ()
+    kept = tuple((mask[chosen], public) for mask, public in parts) if centred else ()
     held = reports.labels[i][chosen].astype(np.int64)
     return Worth(chosen, held, scored_rows(ready, i, labels=labels)[chosen], value[chosen], kept)
 
