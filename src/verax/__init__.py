@@ -11,7 +11,12 @@ Liu & Wei, "Incentives for Federated Learning: a Hypothesis Elicitation Approach
     Theorems 8 and 9, calibrated CA             rules.ce, rules.brier
     the remark on both kinds of tasks           score(reports, truth of some tasks)
     section 5, misreport matrices T             misreport.uniform, sparse, ...; apply; expected
-    beyond the paper                            rules.pmi, public signals (joint.Public)
+    best reply, strict or informed              audit: TRUTHFUL, the best relabelling in closed form
+    Lemmas 1 and 2 on real reports              audit: CATEGORICAL, INFORMATIVE
+    Theorems 3 and 5, their conditions          audit: ACCURACY
+    Theorem 7, corrected                        audit: ROBUST; audit.gamma_star
+    paying by the score                         pay(scores, budget=...)
+    beyond the paper                            rules.pmi, public signals (joint.Public), audit: OVERCONFIDENT, COPIES
 
 >>> import verax
 >>> reports = verax.Reports.of(labels=[[0, 1, 1, 0], [0, 1, 1, 1], [0, 0, 0, 0]])
@@ -20,27 +25,34 @@ Liu & Wei, "Incentives for Federated Learning: a Hypothesis Elicitation Approach
 """
 
 from verax import misreport, rules
+from verax.audit import Certificate, audit
 from verax.errors import ExtraMissing, InputError, OptionError, VeraxError
 from verax.files import read, read_public, read_truth, write
 from verax.joint import Estimate, Joint, Public
 from verax.mechanisms import Mechanism, Score, Scores, score
+from verax.payments import Payment, Payments, pay
 from verax.reports import Reports
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "Certificate",
     "Estimate",
     "ExtraMissing",
     "InputError",
     "Joint",
     "Mechanism",
     "OptionError",
+    "Payment",
+    "Payments",
     "Public",
     "Reports",
     "Score",
     "Scores",
     "VeraxError",
+    "audit",
     "misreport",
+    "pay",
     "read",
     "read_public",
     "read_truth",

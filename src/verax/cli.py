@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import csv
 import importlib
+import io
 import json
 import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 from typer.core import TyperGroup
@@ -31,22 +32,32 @@ class _Refusals(TyperGroup):
 
     def invoke(self, ctx: Any) -> Any:
         try:
+            if sys.stdout is None:
+                raise OSError("it is closed")
+            if isinstance(sys.stdout, io.TextIOWrapper):
+                sys.stdout.reconfigure(errors="backslashreplace")  # a name the terminal lacks is no failure
             result = super().invoke(ctx)
             sys.stdout.flush()
         except VeraxError as error:
-            print(f"verax: {error}", file=sys.stderr)
-            raise typer.Exit(error.exit_code) from None
-        except BrokenPipeError:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            print(
-                "verax: standard output was closed before everything was written; write to a file with -o",
-                file=sys.stderr,
-            )
-            raise typer.Exit(2) from None
+            _refuse(str(error))
+        except OSError as error:
+            _abandon_output()
+            reason = error.strerror or str(error)
+            _refuse(f"standard output cannot be written ({reason}); write to a file with -o")
         except MemoryError:
-            print("verax: not enough memory for these reports; score fewer tasks or agents at a time", file=sys.stderr)
-            raise typer.Exit(2) from None
+            _refuse("not enough memory for these reports; score fewer tasks or agents at a time")
         return result
+
+
+def _refuse(sentence: str) -> NoReturn:
+    print(f"verax: {' '.join(sentence.splitlines())}", file=sys.stderr)
+    raise typer.Exit(2) from None
+
+
+def _abandon_output() -> None:
+    """Point standard output nowhere, so that nothing is written, or refused, a second time at exit."""
+    if sys.stdout is not None:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 app = typer.Typer(
@@ -148,12 +159,11 @@ def audit(
     output: _Output = None,
 ) -> None:
     """Can these scores be trusted? Certificates, each with its reason and its witness."""
-    from verax import mechanisms, render
-    from verax.audit import certificates, to_json
+    from verax import render
+    from verax.audit import examine, to_json
 
     ready = _prepare(reports, truth, against, public, rule, sign, over, seed, floor, classes)
-    scores = mechanisms.scored(ready)
-    found = certificates(ready, scores, confidence, colluders, wanted)
+    scores, found = examine(ready, confidence, colluders, wanted)
     if html is not None:
         _write(html, render.report("Audit", ready, scores, found))
 
@@ -233,7 +243,7 @@ def _prepare(
 def _load(reports: list[Path], truth: Path | None, public: Path | None, classes: str | None) -> Reports:
     from verax import files
 
-    names = None if classes is None else [name.strip() for name in next(csv.reader([classes]))]
+    names = None if classes is None else _listed(classes)
     loaded = files.read(*reports, classes=names)
     for extra in (truth, public):
         if extra is not None and extra.suffix.lower() == ".npy" and any(r.suffix.lower() != ".npz" for r in reports):
@@ -242,7 +252,18 @@ def _load(reports: list[Path], truth: Path | None, public: Path | None, classes:
             )
     if truth is not None:
         loaded = files.read_truth(truth, loaded)
+    loaded.scorable(str(reports[0]) if len(reports) == 1 else "these files")
     return loaded if public is None else files.read_public(public, loaded)
+
+
+def _listed(classes: str) -> list[str]:
+    """Class names, comma-separated; a name with a comma in quotes."""
+    try:
+        return [name.strip() for row in csv.reader([classes]) for name in row]
+    except csv.Error as error:
+        raise OptionError(
+            f"--classes cannot be read ({error}); separate names by commas, quote one that has a comma"
+        ) from None
 
 
 def _rule(name: str) -> str | Callable[..., Any]:
@@ -253,9 +274,10 @@ def _rule(name: str) -> str | Callable[..., Any]:
     sys.path.insert(0, os.getcwd())
     try:
         found = getattr(importlib.import_module(module), function)
-    except (ImportError, AttributeError, ValueError) as error:
+    except Exception as error:  # whatever importing a user's own code may raise
+        reason = f"{type(error).__name__}: {error}"
         raise OptionError(
-            f"rule {name!r} cannot be loaded ({error}); give module:function, importable from here"
+            f"rule {name!r} cannot be loaded ({reason}); give module:function, importable from here"
         ) from None
     if not callable(found):
         raise OptionError(f"rule {name!r} is not a function; give one that takes a Joint and returns a number")
@@ -276,7 +298,11 @@ def _sign(sign: str | None, reports: Reports) -> Any:
 def _console() -> Console:
     from rich.console import Console
 
-    return Console(highlight=False)
+    class Piped(Console):
+        def on_broken_pipe(self) -> None:
+            raise BrokenPipeError("the pipe was closed")
+
+    return Piped(highlight=False)
 
 
 def _document(path: Path) -> Any:

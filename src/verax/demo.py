@@ -10,9 +10,9 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from verax.audit import Certificate, certificates, to_json
+from verax.audit import Certificate, examine, to_json
 from verax.files import read, read_truth, write_atomically
-from verax.mechanisms import Options, Scores, prepare, score, scored
+from verax.mechanisms import Options, Scores, prepare, score
 from verax.payments import Payments, clusters_of, pay
 from verax.render import plus_minus, report
 from verax.reports import Reports
@@ -41,8 +41,7 @@ def run(console: Console, html: Path) -> None:
     reports = bundled()
     known = score(reports, reports.truth)
     ready = prepare(reports, None, None, Options())
-    without = scored(ready)
-    found = certificates(ready, without)
+    without, found = examine(ready)
     paid = pay(without, budget=_BUDGET, clusters=clusters_of(to_json(found)))
     text = report("Fourteen agents, 897 digits, no labels", ready, without, found, paid)
     write_atomically(html, lambda file: file.write(text.encode()))
@@ -80,8 +79,9 @@ def _scores_told(reports: Reports, without: Scores) -> str:
     lie = 1 - (without["liar-30%"].score or 0.0) / (without["knn-400"].score or 1.0)
     return (
         "[bold]Scores.[/bold] The second column used [bold]no labels[/bold]: each agent is scored only against "
-        f"the others' reports, and the honest agents come out {_agreement(reports, without)}. The same digit every time earns "
-        f"exactly 0, random digits 0 within their error; lying on 30 % of the images costs {lie:.0%}.\n"
+        f"the others' reports, and the honest agents come out {_agreement(reports, without)}. "
+        "The same digit every time earns exactly 0, "
+        f"random digits 0 within their error; lying on 30 % of the images costs {lie:.0%}.\n"
     )
 
 
@@ -101,8 +101,8 @@ def _audit_told(found: list[Certificate]) -> str:
 
 def _pay_told(paid: Payments) -> str:
     return (
-        f"[bold]Pay.[/bold] Of {paid.text(paid.budget)} {paid.currency} each agent can earn an equal part, if its score "
-        f"were the highest possible; the copy and its original are paid once, together; "
+        f"[bold]Pay.[/bold] Of {paid.text(paid.budget)} {paid.currency} each agent can earn an equal part, if "
+        f"its score were the highest possible; the copy and its original are paid once, together; "
         f"{paid.text(paid.residue)} go back to the payer.\n"
     )
 

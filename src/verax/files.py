@@ -203,7 +203,7 @@ def read(*paths: str | os.PathLike[str], classes: Sequence[str] | None = None) -
             reports = reports + more
         except InputError as error:
             raise InputError(f"{path}: {error}") from None
-    return reports._checked(str(paths[0]) if len(paths) == 1 else "these files")
+    return reports
 
 
 def _read_one(path: Path, classes: Sequence[str] | None) -> Reports:

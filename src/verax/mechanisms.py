@@ -191,9 +191,20 @@ def prepare(
         reports = reports.with_truth(truth)
     if public is not None:
         reports = replace(reports, public=np.asarray(public))
-    signal = Public.of(reports.public, len(reports.tasks))
+    reports.scorable()
+    signal = Public.of(_renumbered(reports.public), len(reports.tasks))
     against = _against(reports, options.against, given=truth is not None)
+    if truth is None and against == "peers":
+        reports = replace(reports, truth=None)  # labels that came along unasked are not looked at
     return Prepared(reports, signal, against, _plan(reports, signal, against, options))
+
+
+def _renumbered(public: npt.NDArray[np.generic] | None) -> npt.NDArray[np.generic] | None:
+    """Strata may be any integers from 0 up: only which tasks share one matters."""
+    if public is None or public.ndim != 1 or public.dtype.kind not in "iu":
+        return public
+    levels, place = np.unique(public, return_inverse=True)
+    return np.asarray(place, dtype=np.int64) if int(levels[0]) >= 0 else public
 
 
 def scored(ready: Prepared) -> Scores:
@@ -236,6 +247,8 @@ def pairwise(ready: Prepared) -> Floats:
 
 def _against(reports: Reports, against: str | None, *, given: bool) -> str:
     covered = 0 if reports.truth is None else int((reports.truth >= 0).sum())
+    if given and not covered and against is None:
+        raise InputError("the truth covers no task; give labels of some tasks, or leave it out")
     if against is None:
         return "peers" if not given else "truth" if covered == len(reports.tasks) else "hybrid"
     if against not in AGAINST:

@@ -568,7 +568,8 @@ def _scaled(line: Line, x: tuple[float, float], y: tuple[float, float]) -> tuple
 
     def points(column: Numbers) -> list[str]:
         found = zip(line.x, column, strict=True)
-        return [f"{_share(a, *x)},{_share(b, *y)}" for a, b in found if math.isfinite(a) and math.isfinite(b)]
+        seen = [f"{_share(a, *x)},{_share(b, *y)}" for a, b in found if math.isfinite(a) and math.isfinite(b)]
+        return seen * 2 if len(seen) == 1 else seen  # one point alone would not be drawn
 
     if line.low is None or line.high is None:
         return " ".join(points(line.y)), ""
@@ -629,7 +630,7 @@ def _css() -> str:
         schemes.append(root + ramps)
     strokes = "".join(
         f".l{k}{{stroke:var(--l{k});fill:none;stroke-width:2;stroke-dasharray:{dash}}}.band.l{k}{{fill:var(--l{k})}}"
-        for k, dash in enumerate(("none", "7 4", "2 3", "9 3 2 3", "12 3", "4 2"))
+        for k, dash in enumerate(("none", "7 5", "1 4", "9 4 1 4", "14 5", "4 4"))
     )
     return schemes[0] + f"@media screen and (prefers-color-scheme:dark){{{schemes[1]}}}" + strokes + _SHEET
 
@@ -681,8 +682,8 @@ text.y{text-anchor:end;dominant-baseline:middle}.grid{stroke:var(--line)}.zero{s
 .ends{display:flex;justify-content:space-between}
 .pairs,.keys{list-style:none;margin:.25rem 0;padding:0;font-size:.9rem}.code p{margin-bottom:.5rem}
 .certificates{list-style:none;margin:0;padding:0;font-size:.92rem}
-.certificates li{display:grid;grid-template-columns:8.5rem minmax(6rem,9rem) 1fr;gap:0 .75rem;align-items:baseline;
- padding:.4rem 0;border-top:1px solid var(--line)}
+.certificates li{display:grid;grid-template-columns:8.5rem minmax(6rem,9rem) minmax(0,1fr);gap:0 .75rem;
+ align-items:baseline;padding:.4rem 0;border-top:1px solid var(--line)}
 .certificates .badge{justify-self:start}.certificates .n{max-width:100%}.certificates small{display:block}
 .certificates small .n{max-width:8rem}details{border-top:1px solid var(--line)}
 summary{padding:.4rem 0;cursor:pointer;font-size:.92rem}details .certificates{padding-left:1rem}
@@ -692,7 +693,8 @@ summary{padding:.4rem 0;cursor:pointer;font-size:.92rem}details .certificates{pa
 .swatch{width:2rem;height:.8rem;margin-right:.4rem;vertical-align:middle}.axis-y{margin:.75rem 0 .25rem}
 .axis-x{margin:0 0 .5rem;text-align:center}
 .chart{display:block;width:calc(100% - 4.25rem);height:17rem;margin:.5rem .75rem 1.75rem 3.5rem;overflow:visible}
-.chart polyline{vector-effect:non-scaling-stroke;stroke-linejoin:round}.chart .band{stroke:none;fill-opacity:.16}
+.chart polyline{vector-effect:non-scaling-stroke;stroke-linejoin:round}polyline,.swatch line{stroke-linecap:round}
+.chart .band{stroke:none;fill-opacity:.16}
 @media(max-width:640px){
  main{padding:1.25rem 1rem 3rem}h1{font-size:1.4rem}.n{max-width:9.5rem}
  .scores,.scores thead,.scores tbody{display:block}
@@ -702,8 +704,9 @@ summary{padding:.4rem 0;cursor:pointer;font-size:.92rem}details .certificates{pa
  .tasks,.refs,.paid{order:2;color:var(--muted);font-size:.8rem}.tasks::after{content:" tasks,\\a0"}
  .refs::after{content:" references"}.paid::before{content:"paid "}.scores .num.paid{color:inherit}
  .heat th .n{max-width:5.5rem}.heat:not(.fine,.dense) td{width:2.7rem;min-width:2.7rem}
- details .certificates{padding-left:.5rem}.keys .n{max-width:calc(100vw - 5rem)}
- .certificates li{grid-template-columns:auto 1fr}.certificates li>span:last-child{grid-column:1/3}.chart{height:14rem}
+ .money .num{white-space:normal}details .certificates{padding-left:.5rem}.keys .n{max-width:calc(100vw - 5rem)}
+ .certificates li{grid-template-columns:auto minmax(0,1fr)}.certificates li>span:last-child{grid-column:1/3}
+ .chart{height:14rem}
 }
 @media print{
  :root{color-scheme:light}body{font-size:10.5pt}main{max-width:none;padding:0}

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from verax.errors import OptionError, VeraxError
 from verax.joint import Estimate, Joint, Public, influences, means, signs, stderrs, values
 from verax.kernels import Floats, Ints, Labels, pair_counts, pair_sum
 from verax.reports import Reports
@@ -193,10 +194,27 @@ def _estimate(joint: Joint, other_half: Joint, plan: Plan) -> Estimate:
     if plan.rule.counts_only:
         s = plan.matrix if plan.matrix is not None else joint.sign if plan.sign == "plugin" else other_half.sign
         return joint.score(s) if joint.enough else Estimate(0.0, 0.0, np.zeros(joint.tasks))
-    found = plan.rule.estimate(joint)
+    if not plan.rule.own:
+        return _as_estimate(plan.rule.estimate(joint), joint)
+    try:
+        return _as_estimate(plan.rule.estimate(joint), joint)
+    except VeraxError:
+        raise
+    except Exception as error:  # whatever a user's own code may raise
+        reason = f"{type(error).__name__}: {error}".splitlines()[0]
+        raise OptionError(
+            f"your rule {plan.rule.name!r} failed ({reason}); it must take a Joint and return a number"
+        ) from error
+
+
+def _as_estimate(found: Estimate | float, joint: Joint) -> Estimate:
+    """An estimate as it is; a plain number without an error, which a jackknife will find."""
+    value = found.value if isinstance(found, Estimate) else float(found)
+    if not math.isfinite(value):
+        raise OptionError(f"your rule gave {value}; it must give a finite number for every pair")
     if isinstance(found, Estimate):
         return found
-    return Estimate(float(found), math.nan, np.full(joint.tasks, math.nan))
+    return Estimate(value, math.nan, np.full(joint.tasks, math.nan))
 
 
 def _per_task(influence: Floats, report: npt.NDArray[Any], reference: Labels, signal: Public) -> Floats:

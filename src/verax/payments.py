@@ -97,8 +97,8 @@ class Payments:
     def __str__(self) -> str:
         rows = [(p.agent, self.text(p.amount)) for p in self.payments] + [("(back)", self.text(self.residue))]
         left, right = (max(6, *(len(row[side]) for row in rows)) for side in (0, 1))
-        lines = [f"{self.scheme}, budget {self.text(self.budget)} {self.currency}", f"{'agent':{left}}  amount"]
-        return "\n".join(lines + [f"{agent:{left}}  {amount:>{right}}" for agent, amount in rows])
+        table = [f"{agent:{left}}  {amount:>{right}}" for agent, amount in [("agent", "amount"), *rows]]
+        return "\n".join([f"{self.scheme}, budget {self.text(self.budget)} {self.currency}", *table])
 
     def to_json(self) -> dict[str, Any]:
         """The one JSON form, the same in the command line and wherever payments are stored.
@@ -339,12 +339,13 @@ def _proportional(total: int, participants: Sequence[_Participant]) -> list[int]
 
     Equal remainders go by name, so that the order of agents carries no money.
     """
-    pot = sum(p.positive for p in participants)
+    denominator = math.lcm(*(p.positive.denominator for p in participants))
+    weights = [int(p.positive * denominator) for p in participants]
+    pot = sum(weights)
     if not pot:
-        return [0] * len(participants)
-    quotas = [total * p.positive / pot for p in participants]
-    amounts = [math.floor(quota) for quota in quotas]
-    by_remainder = sorted(range(len(quotas)), key=lambda i: (amounts[i] - quotas[i], participants[i].name))
+        return weights
+    amounts, remainders = (list(part) for part in zip(*(divmod(total * w, pot) for w in weights), strict=True))
+    by_remainder = sorted(range(len(weights)), key=lambda i: (-remainders[i], participants[i].name))
     for i in by_remainder[: total - sum(amounts)]:
         amounts[i] += 1
     return amounts
@@ -359,17 +360,25 @@ def _split(participant: _Participant, amount: int) -> Iterator[tuple[str, int]]:
 
 def _bias(scheme: str, total: int, participants: Sequence[_Participant], line: _Line | None) -> dict[str, float]:
     """What clipping at 0 adds to each agent's pay, in minor units: a statement about money, never money."""
-    raw = [Fraction(p.noise) for p in participants]
-    each = Fraction(total, len(participants))
-    pot = sum(p.positive for p in participants)
-    if scheme == "affine" or (line is None and not pot):
+    if scheme == "affine":
         return {}
-    if line is not None:
-        added = [min(each, noise * each / line.bounds.top) for noise in raw]
-    else:  # a pot has no money to add: what clipping gives to some it takes from all by their shares
-        moved = (noise - p.positive / pot * sum(raw) for noise, p in zip(raw, participants, strict=True))
-        added = [max(Fraction(-total), min(Fraction(total), total * m / pot)) for m in moved]
+    added = _moved(total, participants) if line is None else _added(total, participants, line)
     return {a: float(x / len(p.members)) for p, x in zip(participants, added, strict=True) for a in p.members}
+
+
+def _added(total: int, participants: Sequence[_Participant], line: _Line) -> list[Fraction]:
+    each = Fraction(total, len(participants))
+    return [min(each, Fraction(p.noise) * each / line.bounds.top) for p in participants]
+
+
+def _moved(total: int, participants: Sequence[_Participant]) -> list[Fraction]:
+    """A pot has no money to add: what clipping gives to some it takes from all by their shares. To first order."""
+    pot = sum(p.positive for p in participants)
+    if not pot:
+        return [Fraction(0)] * len(participants)
+    noise = sum(Fraction(p.noise) for p in participants)
+    moved = (total * (Fraction(p.noise) - noise * p.positive / pot) / pot for p in participants)
+    return [max(Fraction(-total), min(Fraction(total), x)) for x in moved]
 
 
 def _groups(scores: Scores, clusters: Sequence[Collection[str]]) -> list[list[Score]]:

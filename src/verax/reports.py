@@ -21,6 +21,7 @@ Array = npt.NDArray[np.generic]
 
 _MISS_OF_ONE = 2e-3  # float16 rows miss 1 by 5e-4
 _EXACT = 1e-9
+MOST_CLASSES = 10_000  # that labels without names may count up to: beyond, a label is a mistake
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,9 +69,7 @@ class Reports:
             raise InputError(
                 f"{source}: neither labels nor probabilities; give labels (K, N) or probabilities (K, N, L)"
             )
-        size = (
-            len(classes) if classes is not None else rows.shape[2] if rows is not None else int(held.max(initial=0)) + 1
-        )
+        size = len(classes) if classes is not None else rows.shape[2] if rows is not None else _counted(held, source)
         class_names = checked_names(classes, size, "class", source)
         agent_names = checked_names(agents, held.shape[0], "agent", source)
         task_names = checked_names(tasks, held.shape[1], "task", source)
@@ -91,22 +90,22 @@ class Reports:
             classes_given=classes is not None or rows is not None,
         )  # fmt: skip
         if truth is not None:
-            reports = reports.with_truth(truth)
-        reports = reports if public is None else replace(reports, public=np.asarray(public))
-        return reports._checked(source)
+            reports = reports.with_truth(truth, source)
+        return reports if public is None else replace(reports, public=_public_array(public, len(task_names), source))
 
-    def _checked(self, source: str) -> Reports:
+    def scorable(self, source: str = "the reports") -> Reports:
+        """These reports, if there is anything to score: an agent, two classes and two tasks.
+
+        >>> Reports.of(labels=[[0, 1, 1]]).scorable().classes
+        ('0', '1')
+        """
         if not self.agents:
             raise InputError(f"{source}: no agent; give at least one column or row of reports")
+        if len(self.tasks) < 2:
+            raise InputError(f"{source}: only {len(self.tasks)} task; scoring needs at least two tasks")
         if len(self.classes) < 2:
             raise InputError(
                 f"{source}: only {len(self.classes)} class seen; scoring needs two: name all classes with --classes"
-            )
-        if len(self.tasks) < 2:
-            raise InputError(f"{source}: only {len(self.tasks)} task; scoring needs at least two tasks")
-        if self.public is not None and len(self.public) != len(self.tasks):
-            raise InputError(
-                f"{source}: public has {len(self.public)} entries for {len(self.tasks)} tasks; give one a task"
             )
         return self
 
@@ -147,23 +146,18 @@ class Reports:
         array = np.asarray(truth)
         if array.shape != (len(self.tasks),) or array.dtype.kind not in "iu":
             raise InputError(
-                f"{source}: shape {array.shape} and type {array.dtype}; "
+                f"{source}: truth of shape {array.shape} and type {array.dtype}; "
                 f"give one integer for each of {len(self.tasks)} tasks"
             )
-        array = array.astype(np.int64)
-        if array.size and array.max() >= len(self.classes):
-            if self.classes_given:
-                raise InputError(
-                    f"{source}: unknown label {array.max()}; "
-                    f"give 0 to {len(self.classes) - 1}, or -1 where it is not known"
-                )
-            classes = tuple(str(i) for i in range(int(array.max()) + 1))
-            return replace(self, truth=narrow(array, len(classes)), classes=classes)
-        if array.size and array.min() < -1:
+        low, high = (int(array.min()), int(array.max())) if array.size else (0, 0)
+        if low < -1 or high >= (len(self.classes) if self.classes_given else MOST_CLASSES):
             raise InputError(
-                f"{source}: label {array.min()}; give 0 to {len(self.classes) - 1}, or -1 where it is not known"
+                f"{source}: unknown label {low if low < -1 else high} in the truth; "
+                f"give 0 to {len(self.classes) - 1}, or -1 where it is not known"
             )
-        return replace(self, truth=narrow(array, len(self.classes)))
+        more = tuple(str(i) for i in range(len(self.classes), high + 1))
+        classes = self.classes + more
+        return replace(self, truth=narrow(array, len(classes)), classes=classes)
 
     def _with_truth_of(self, truth: Mapping[str, str], source: str) -> Reports:
         known = [truth.get(task) for task in self.tasks]
@@ -232,11 +226,31 @@ def checked_names(given: Sequence[str] | Array | None, count: int, what: str, so
         twice = Counter(names).most_common(1)[0][0]
         raise InputError(f"{source}: {what} {twice!r} appears twice; names must differ")
     for name in names:
-        if not name or name != name.strip() or not name.isprintable():
+        # labels are only ever shown quoted, so a line break in one does no harm
+        if not name or name != name.strip() or not (what == "class" or name.isprintable()):
             raise InputError(
                 f"{source}: {what} name {name!r} is empty, or has blanks around it or unprintable characters; rename it"
             )
     return names
+
+
+def _counted(labels: npt.NDArray[np.int64], source: str) -> int:
+    """How many classes labels without names make."""
+    size = int(labels.max(initial=0)) + 1
+    if size > MOST_CLASSES:
+        raise InputError(
+            f"{source}: label {size - 1} without named classes; give classes, or labels below {MOST_CLASSES}"
+        )
+    return size
+
+
+def _public_array(public: npt.ArrayLike, tasks: int, source: str) -> Array:
+    array = np.asarray(public)
+    if array.ndim not in (1, 2) or len(array) != tasks:
+        raise InputError(
+            f"{source}: public has shape {array.shape} for {tasks} tasks; give (N,) or (N, m), one entry a task"
+        )
+    return array
 
 
 def _label_array(labels: npt.ArrayLike, source: str) -> npt.NDArray[np.int64]:
@@ -245,12 +259,16 @@ def _label_array(labels: npt.ArrayLike, source: str) -> npt.NDArray[np.int64]:
         raise InputError(
             f"{source}: labels have shape {array.shape} and type {array.dtype}; give integers of shape (agents, tasks)"
         )
+    if array.dtype.kind == "u" and array.size and array.max() > np.iinfo(np.int64).max:
+        raise InputError(
+            f"{source}: label {array.max()} is no label; give 0 up, and -1 for an abstention in signed integers"
+        )
     return array.astype(np.int64)
 
 
 def _probability_array(probabilities: npt.ArrayLike, source: str) -> Floats:
     array = np.asarray(probabilities)
-    if array.ndim != 3 or array.dtype.kind not in "fiu":
+    if array.ndim != 3 or array.dtype.kind not in "fiu" or not array.shape[2]:
         raise InputError(
             f"{source}: probabilities have shape {array.shape} and type {array.dtype}; "
             "give numbers of shape (agents, tasks, classes)"
@@ -272,9 +290,10 @@ def _checked_rows(
     refuse(~finite.all(2), lambda row: f"the probability {row[~np.isfinite(row)][0]}", "give finite numbers")
     rows = np.where(finite, rows, 1.0)
     refuse(rows.min(2) < 0, lambda row: f"the negative probability {row.min():g}", "give numbers from 0 to 1")
-    total = rows.sum(2)
-    miss = np.abs(total - 1)
-    refuse(miss > _MISS_OF_ONE, lambda row: f"probabilities that sum to {row.sum():.6g}", "make each row sum to 1")
+    with np.errstate(over="ignore"):
+        total = rows.sum(2)
+        miss = np.abs(total - 1)
+        refuse(miss > _MISS_OF_ONE, lambda row: f"probabilities that sum to {row.sum():.6g}", "make each row sum to 1")
     total[~answered | (miss <= _EXACT)] = 1.0
     return np.where(answered[..., None], rows / total[..., None], np.nan)
 
@@ -290,9 +309,15 @@ def _combined(first: Reports, second: Reports) -> Reports:
     classes = next(
         (r.classes for r in (first, second) if r.classes_given), class_order({*first.classes, *second.classes})
     )
+    strange = [c for c in (*first.classes, *second.classes) if c not in classes]
+    if strange:
+        raise InputError(
+            f"the label {strange[0]!r} is outside the classes {some(classes)} of another file; "
+            "write all with the same classes"
+        )
+    if first.public is not None or second.public is not None:
+        raise InputError("a public signal inside one of several files is of its tasks only; give it with --public")
     first, second = first._relabelled(classes), second._relabelled(classes)
-    if not set(second.classes) <= set(classes) or not set(first.classes) <= set(classes):
-        raise InputError(f"the reports use labels outside the classes {some(classes)}; write all with the same classes")
     agents = tuple(dict.fromkeys((*first.agents, *second.agents)))
     tasks = tuple(dict.fromkeys((*first.tasks, *second.tasks)))
     row, column = ({name: i for i, name in enumerate(names)} for names in (agents, tasks))

@@ -43,7 +43,7 @@ __all__ = [
     "VERDICTS",
     "Certificate",
     "audit",
-    "certificates",
+    "examine",
     "flipping_fraction",
     "from_json",
     "gamma_star",
@@ -73,22 +73,20 @@ def audit(
     >>> [c.verdict for c in found if c.code == "INFORMATIVE" and c.agent in ("svm-800", "always-7")]
     ['holds', 'fails']
     """
+    return examine(prepare(reports, truth, public, Options(**options)), confidence, colluders, wanted)[1]
+
+
+def examine(
+    ready: Prepared, confidence: float = 0.95, colluders: float = 0.3, wanted: float = 0.01
+) -> tuple[Scores, list[Certificate]]:
+    """Scores and certificates of prepared reports."""
     if not 0.5 <= confidence < 1:
         raise OptionError(f"the confidence is {confidence:g}; give a number from 0.5 to below 1, such as 0.95")
     if not (0 <= colluders < 1 and wanted > 0):
         raise OptionError("give a colluding fraction from 0 to below 1, and a wanted standard error above 0")
-    ready = prepare(reports, truth, public, Options(**options))
     if ready.plan.rule.own:
-        raise OptionError(
-            "a rule of your own cannot be audited: its best deviation is not known in closed form; name one"
-        )
-    return certificates(ready, scored(ready), confidence, colluders, wanted)
-
-
-def certificates(
-    ready: Prepared, scores: Scores, confidence: float = 0.95, colluders: float = 0.3, wanted: float = 0.01
-) -> list[Certificate]:
-    """Certificates for prepared reports and their scores."""
+        raise OptionError("a rule of your own cannot be audited: its best deviation has no closed form; name a rule")
+    scores = scored(ready)
     found: list[Certificate] = []
     influence: dict[str, Floats] = {}
     for i, s in enumerate(scores.scores):
@@ -103,7 +101,7 @@ def certificates(
         found.append(Certificate("OVERCONFIDENT", None, "not-applicable", None, None, None, why))
     found += copies(ready.reports, confidence)
     found += enough(scores, influence, confidence, wanted)
-    return sorted(found, key=lambda c: CODES.index(c.code))
+    return scores, sorted(found, key=lambda c: CODES.index(c.code))
 
 
 def _about(

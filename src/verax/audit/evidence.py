@@ -45,7 +45,7 @@ def _side(rates: tuple[float, float], z: float) -> str:
 def error_rates(labels: Labels, truth: Labels) -> tuple[float, float] | None:
     """FNR + FPR of two-label reports and its standard error; None if a class is missing.
 
-    >>> error_rates(np.array([0, 0, 1, 1]), np.array([0, 1, 1, 1]))[0].__round__(3)
+    >>> round(error_rates(np.array([0, 0, 0, 1, 1]), np.array([0, 0, 1, 1, 1]))[0], 3)
     0.333
     """
     known = (labels >= 0) & (truth >= 0)
@@ -95,7 +95,7 @@ def _apart(s: Score, below: Score | None, influence: Mapping[str, Floats], z: fl
 def spearman(first: Sequence[float], second: Sequence[float], confidence: float) -> tuple[float, Interval | None]:
     """The rank correlation and its interval by Fisher's transform (Bonett and Wright's error).
 
-    >>> spearman([1, 2, 3, 4, 5], [1, 2, 3, 5, 4], 0.95)[0].__round__(3)
+    >>> round(spearman([1, 2, 3, 4, 5], [1, 2, 3, 5, 4], 0.95)[0], 3)
     0.9
     """
     a, b = (_ranks(np.asarray(x, dtype=float)) for x in (first, second))
