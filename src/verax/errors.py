@@ -3,6 +3,8 @@
     VeraxError                exit_code 2, status 400
     ├── InputError            status 422   a file or an array is not what it should be
     ├── OptionError           status 400   options that do not go together
+    ├── LedgerError           status 503   the ledger refuses, or its database cannot be used
+    │   └── ConflictError     status 409   the same key with other content, or a step out of turn
     └── ExtraMissing          status 501   an optional package is not installed
 
 `exit_code` is what the command line exits with, `status` what an HTTP service answers.
@@ -30,6 +32,18 @@ class InputError(VeraxError):
 
 class OptionError(VeraxError):
     """Options that do not go together, or a value outside its range."""
+
+
+class LedgerError(VeraxError):
+    """The ledger refuses, or its database cannot be used; nothing was recorded."""
+
+    status = 503
+
+
+class ConflictError(LedgerError):
+    """The same key with other content, or a step that a round's state does not allow."""
+
+    status = 409
 
 
 class ExtraMissing(VeraxError):  # noqa: N818

@@ -441,6 +441,27 @@ def _features(table: _Table, rows: Sequence[int]) -> Floats:
     return features
 
 
+def read_tasks(path: str | os.PathLike[str]) -> tuple[str, ...]:
+    """The tasks that a CSV or Parquet file names in its column `task`, in order; other columns are not looked at."""
+    return tuple(_row_of_task(_read_table(Path(path), "a column task")))
+
+
+def read_prediction(path: str | os.PathLike[str], classes: Sequence[str]) -> Reports:
+    """One agent's report: `task,label` (and p:<class> columns), or any file of reports with one agent."""
+    source = Path(path)
+    if source.suffix.lower() in (".npz", ".npy"):
+        reports = _read_one(source, classes)
+    else:
+        table = _read_table(source, "task,label")
+        if not {"agent", "worker"} & set(table.columns) and any(c == "label" or c[:2] == "p:" for c in table.columns):
+            table = replace(table, columns={**table.columns, "agent": ["it"] * len(table.columns["task"])})
+        long = bool({"agent", "worker"} & set(table.columns))
+        reports = _from_long(table, classes) if long else _from_wide(table, classes)
+    if len(reports.agents) != 1:
+        raise InputError(f"{path}: {len(reports.agents)} agents; a submission is one agent's report: task,label")
+    return reports
+
+
 def read_matrix(path: str | os.PathLike[str], classes: Sequence[str]) -> Floats:
     """A matrix over the classes: CSV with a class header, one row a class of the agent."""
     table = _read_csv(Path(path), _MATRIX)

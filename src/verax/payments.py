@@ -170,11 +170,11 @@ def pay(
     (back)   66.67
     """
     _check_scores(scores)
-    places = _places(currency, scale)
-    total = _minor_units(budget, places, currency, "budget")
+    places = scale_of(currency, scale)
+    total = minor_units(budget, places, currency)
     if total <= 0:
         raise OptionError(f"the budget is {budget}; give an amount above 0, such as 1000.00")
-    limit = total if cap is None else _minor_units(cap, places, currency, "cap")
+    limit = total if cap is None else minor_units(cap, places, currency, "cap")
     if limit < 0:
         raise OptionError(f"the cap is {cap}; give 0 or more, or leave it out")
     line = _line(scheme, scores.mechanism, base, rate)
@@ -229,6 +229,39 @@ def clipping_bias(score: float, stderr: float) -> float:
         return 0.0
     density = math.exp(-z * z / 2) / math.sqrt(2 * math.pi)
     return stderr * max(0.0, density - z * math.erfc(z / math.sqrt(2)) / 2)
+
+
+def scale_of(currency: str, scale: int | None = None) -> int:
+    """The digits of the minor unit: as asked, or the currency's own.
+
+    A code has 3 to 12 capital letters or digits, for a token's is longer than a currency's.
+
+    >>> scale_of("EUR"), scale_of("JPY"), scale_of("KWD"), scale_of("ETH", 18)
+    (2, 0, 3, 18)
+    """
+    if not re.fullmatch(r"[A-Z][A-Z0-9]{2,11}", str(currency)):
+        raise OptionError(f"currency is {currency!r}; give a code of 3 to 12 capital letters or digits, such as EUR")
+    if scale is None:
+        return 0 if currency in _NO_MINOR_UNIT.split() else 3 if currency in _THOUSANDTHS.split() else 2
+    if not _whole(scale) or scale > 18:
+        raise OptionError(f"scale is {scale!r}; give the digits of the minor unit, 0 to 18: 2 for cents")
+    return scale
+
+
+def minor_units(amount: str | int | Decimal, scale: int, currency: str, what: str = "budget") -> int:
+    """An amount of major units, as it is written, in minor units; `what` it is goes into the refusals.
+
+    >>> minor_units("43.10", 2, "EUR")
+    4310
+    """
+    if isinstance(amount, float):
+        raise OptionError(f"the {what} is the float {amount!r}, which cannot hold cents exactly; write it as text")
+    number = _decimal(amount, what)
+    if int(number.as_tuple().exponent) < -scale:
+        raise OptionError(
+            f"the {what} is {amount}; {currency} has {scale} digits after the point here: drop the others"
+        )
+    return int(Fraction(number) * 10**scale)
 
 
 @dataclass(frozen=True)
@@ -452,6 +485,8 @@ class _Settled:
         yield from (f"Copies of one another, paid once and in equal parts: {_some(names)}." for names in copies)
 
     def _on_clipping(self) -> Iterator[str]:
+        if self.scores.mechanism.rule == "accuracy":
+            return
         yield (
             f"Clipping at 0 pays for noise: it adds about {self.money(sum(self.bias.values()))} in all in expectation, "
             "for each agent at most 0.4 standard errors of its score."
@@ -461,8 +496,8 @@ class _Settled:
         each = Fraction(self.total, len(self.participants))
         worst, best = (each * (line.base + line.rate * end) for end in (line.bounds.low, line.bounds.high))
         yield (
-            f"Affine pays each participant from {self.money(worst)} to {self.money(best)} on a straight line, which "
-            f"keeps every incentive but makes it weaker: {float(line.rate):g} of paying the score itself."
+            f"Affine pays each participant from {self.money(worst)} to {self.money(best)} on a straight line: every "
+            f"incentive stays, at {float(line.rate):g} of the strength of paying the score itself."
         )
         if line.bounds.low < 0 < line.bounds.high:
             yield f"A report that says nothing (score 0) is paid {self.money(each * line.base)}."
@@ -470,7 +505,7 @@ class _Settled:
             yield from self._on_abstaining(each * line.rate / line.bounds.top)
 
     def _on_abstaining(self, price: Fraction) -> Iterator[str]:
-        """A loss is at most 0, which is also what a task left out counts: here alone abstaining pays."""
+        """A loss is at most 0, which is also what a task left out counts: here abstaining pays even the honest."""
         part = [s for s in self.scores.scores if (s.score or 0) < 0 and self.least <= s.tasks < self.scores.tasks]
         if part:
             gained = price * sum(Fraction(s.score or 0) * (s.tasks - self.scores.tasks) for s in part)
@@ -491,6 +526,8 @@ class _Settled:
             "Sharing a pot weakens the incentive: whoever holds a share s of it gets 1 - s of what a fixed price would "
             f"pay for more score, here as little as {1 - share:.2f} ({first.name!r}), and gains when others score less."
         )
+        if self.scores.mechanism.rule == "accuracy":
+            return
         moved = sum(x for x in self.bias.values() if x > 0)
         yield (
             f"Clipping at 0 pays for noise: it moves about {self.money(moved)} of the pot in expectation to agents "
@@ -553,33 +590,11 @@ def _check_score(s: Score, tasks: int) -> None:
         raise InputError(f"{s.agent!r} answered {s.tasks!r} of {tasks} tasks, which cannot be; score the reports again")
 
 
-def _places(currency: str, scale: int | None) -> int:
-    """The digits of the minor unit; a token's code may be longer than the three letters of a currency."""
-    if not re.fullmatch(r"[A-Z][A-Z0-9]{2,11}", str(currency)):
-        raise OptionError(f"currency is {currency!r}; give a code of 3 to 12 capital letters or digits, such as EUR")
-    if scale is None:
-        return 0 if currency in _NO_MINOR_UNIT.split() else 3 if currency in _THOUSANDTHS.split() else 2
-    if not _whole(scale) or scale > 18:
-        raise OptionError(f"scale is {scale!r}; give the digits of the minor unit, 0 to 18: 2 for cents")
-    return scale
-
-
 def _least_tasks(min_tasks: int) -> int:
     """At least one, whatever is asked: who answered nothing is paid nothing."""
     if not _whole(min_tasks):
         raise OptionError(f"min_tasks is {min_tasks!r}; give a whole number, 0 or more")
     return max(1, min_tasks)
-
-
-def _minor_units(amount: str | int | Decimal, places: int, currency: str, what: str) -> int:
-    if isinstance(amount, float):
-        raise OptionError(f"the {what} is the float {amount!r}, which cannot hold cents exactly; write it as text")
-    number = _decimal(amount, what)
-    if int(number.as_tuple().exponent) < -places:
-        raise OptionError(
-            f"the {what} is {amount}; {currency} has {places} digits after the point here: drop the others"
-        )
-    return int(Fraction(number) * 10**places)
 
 
 def _ratio(number: Number, what: str) -> Fraction:

@@ -155,7 +155,7 @@ def resolve(rule: str | RuleFunction, floor: float | None = None) -> Rule:
     if callable(rule):
         if floor is not None:
             raise OptionError("a floor goes with ce, pmi and log; let your own rule keep its own")
-        return Rule(getattr(rule, "__name__", type(rule).__name__), rule, own=True)
+        return Rule(f"own:{getattr(rule, '__name__', type(rule).__name__)}", rule, own=True)
     if rule not in _NAMED:
         raise OptionError(f"no rule is called {rule!r}; choose one of {', '.join(NAMES)}, or pass a function")
     function, rows, truth_only, floored = _NAMED[rule]
