@@ -3,16 +3,27 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 
-.PHONY: demo test slow lint bench clean
+.PHONY: demo test slow chaos lint bench postgres clean
 
 demo: $(VENV)/.core
 	@$(BIN)/verax demo
 
-test: lint
+test: lint postgres
 	$(BIN)/python -m pytest -n auto
 
-slow: $(VENV)/.dev
+slow: $(VENV)/.dev postgres
 	$(BIN)/python -m pytest -n auto -m slow
+
+# Kill a process 1,000 times while it takes and settles rounds, and look for anything lost or doubled.
+chaos: $(VENV)/.dev postgres
+	$(BIN)/python tests/chaos.py --kills 1000 --db sqlite
+	$(BIN)/python tests/chaos.py --kills 200 --db postgres
+
+# The tests start a throw-away PostgreSQL server; where they may, they install it first.
+postgres:
+	@ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || command -v initdb >/dev/null || test "$$(id -u)" != 0 || \
+	  ! command -v apt-get >/dev/null || { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y postgresql >/dev/null; } || \
+	  echo "PostgreSQL is not here and cannot be installed: its tests are skipped"
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
@@ -22,6 +33,7 @@ lint: $(VENV)/.dev
 
 bench: $(VENV)/.dev
 	$(BIN)/python benchmarks/run.py
+	$(BIN)/python benchmarks/ledger.py
 
 $(VENV)/.core: pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)

@@ -68,10 +68,13 @@ def test_the_readmes_python_prints_what_it_shows():
 
 def test_every_command_and_option_is_documented():
     docs = "\n".join(page.read_text() for page in PAGES)
-    for command in app.registered_commands:
-        name = command.name or command.callback.__name__
+    commands = [[c.name or c.callback.__name__] for c in app.registered_commands]
+    for group in app.registered_groups:
+        commands += [[group.name, c.name or c.callback.__name__] for c in group.typer_instance.registered_commands]
+    for words in commands:
+        name = " ".join(words)
         assert f"verax {name}" in docs
-        help_text = CliRunner().invoke(app, [name, "--help"]).stdout
+        help_text = CliRunner().invoke(app, [*words, "--help"]).stdout
         for option in set(re.findall(r"(?<![\w-])--?[a-z][a-z-]*", help_text)) - {"--help"}:
             assert option in docs, f"{name} {option}"
 

@@ -15,7 +15,9 @@ Liu & Wei, "Incentives for Federated Learning: a Hypothesis Elicitation Approach
     Lemmas 1 and 2 on real reports              audit: CATEGORICAL, INFORMATIVE
     Theorems 3 and 5, their conditions          audit: ACCURACY
     Theorem 7, corrected                        audit: ROBUST; audit.gamma_star
-    paying by the score                         pay(scores, budget=...)
+    a market that pays improvements             market.market(submissions, truth=...)
+    Theorem 6, Algorithm 2, Theorem 10          market.market(submissions, survey=..., seed=...)
+    paying by the score                         pay(scores, budget=...); rounds.Rounds for the record
     beyond the paper                            rules.pmi, public signals (joint.Public), audit: OVERCONFIDENT, COPIES
 
 >>> import verax
@@ -26,7 +28,7 @@ Liu & Wei, "Incentives for Federated Learning: a Hypothesis Elicitation Approach
 
 from verax import misreport, rules
 from verax.audit import Certificate, audit
-from verax.errors import ExtraMissing, InputError, OptionError, VeraxError
+from verax.errors import ConflictError, ExtraMissing, InputError, LedgerError, OptionError, VeraxError
 from verax.files import read, read_public, read_truth, write
 from verax.joint import Estimate, Joint, Public
 from verax.mechanisms import Mechanism, Score, Scores, score
@@ -37,10 +39,12 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Certificate",
+    "ConflictError",
     "Estimate",
     "ExtraMissing",
     "InputError",
     "Joint",
+    "LedgerError",
     "Mechanism",
     "OptionError",
     "Payment",

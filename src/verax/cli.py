@@ -18,12 +18,16 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 from typer.core import TyperGroup
 
+from verax import round_cli
 from verax.errors import InputError, OptionError, VeraxError
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
 
+    from verax.market import Market
     from verax.mechanisms import Prepared, Scores
+    from verax.page import Curve
     from verax.reports import Reports
 
 
@@ -69,6 +73,9 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
+
+
+app.add_typer(round_cli.app, name="round")
 
 
 def _version(asked: bool) -> None:
@@ -209,6 +216,134 @@ def pay(
         _print_notes(console, paid.notes)
 
     _show(paid.to_json(), as_json, output, show)
+
+
+@app.command()
+def market(
+    submissions: Annotated[
+        Path, typer.Argument(help="CSV or Parquet step,task,agent,label, or NPZ, a row a step.", metavar="SUBMISSIONS")
+    ],
+    truth: _Truth = None,
+    survey: Annotated[
+        Path | None, typer.Option(help="Reports that close it without truth: one agent's, or one drawn from --seed.")
+    ] = None,
+    seed: Annotated[str | None, typer.Option(help="Hexadecimal digits; the same ones draw the same survey.")] = None,
+    initial: Annotated[
+        Path | None, typer.Option(help="The hypothesis the path begins at: task,label or one agent's reports.")
+    ] = None,
+    rule: Annotated[
+        str, typer.Option(help="zero-one, ca, ce, brier, pmi, or with truth accuracy, log, quadratic.")
+    ] = "zero-one",
+    sign: Annotated[str | None, typer.Option(help="With rule ca: identity, split, or a CSV file of a matrix.")] = None,
+    floor: _Floor = None,
+    scale: Annotated[float, typer.Option(help="What a step earns for one unit of score.")] = 1.0,
+    keep_both: Annotated[
+        bool, typer.Option("--keep-both", help="Let the survey of an agent with a market position be drawn too.")
+    ] = False,
+    classes: _Classes = None,
+    as_json: _Json = False,
+    html: _Html = None,
+    output: _Output = None,
+) -> None:
+    """Pay submissions in order, each for what it adds to the one before; closed by truth or by a survey."""
+    from verax import files
+    from verax import market as markets
+
+    names = None if classes is None else _listed(classes)
+    loaded, owners = _load_submissions(submissions, truth, names)
+    closed = markets.market(
+        markets.Submissions(loaded, owners),
+        truth=None if truth is None else loaded.truth,
+        survey=None if survey is None else files.read(survey, classes=names),
+        seed=seed,
+        initial=None if initial is None else files.read_prediction(initial, loaded.classes),
+        rule=rule,
+        sign=_sign(sign, loaded),
+        floor=floor,
+        scale=scale,
+        keep_both=keep_both,
+    )
+    if html is not None:
+        from verax.page import page
+
+        _write(html, page("Market", curves=_market_curves(closed)))
+    _show(closed.to_json(), as_json, output, lambda console: _print_market(console, closed))
+
+
+def _load_submissions(path: Path, truth: Path | None, classes: list[str] | None) -> tuple[Reports, tuple[str, ...]]:
+    from verax import files
+
+    loaded, owners = files.read_submissions(path, classes=classes)
+    if truth is None:
+        return loaded, owners
+    if truth.suffix.lower() == ".npy" and path.suffix.lower() != ".npz":
+        raise OptionError(f"{truth}: an NPY file goes in the task order of an NPZ; beside CSV give task,label")
+    return files.read_truth(truth, loaded), owners
+
+
+def _print_market(console: Console, closed: Market) -> None:
+    """Every step, every agent's total, and what was at stake."""
+    steps = [(str(p.step), p.agent, f"{p.level:.4f}", f"{p.score:+.4f}") for p in closed.payments]
+    by = "truth" if closed.survey is None else f"the survey of {closed.survey.drawn}"
+    title = f"{closed.mechanism.rule}, closed by {by}, level {closed.initial:.4f} to {closed.final:.4f}"
+    console.print(title, style="italic", markup=False)
+    console.print(_columns(("step", "agent", "level", "score"), steps))
+    totals = [(agent, f"{total:+.4f}") for agent, total in closed.totals().items()]
+    console.print(_columns(("agent", "total"), totals))
+    if closed.survey is not None:
+        scores = [(s.agent, "none" if s.score is None else f"{s.score:.4f}") for s in closed.survey.scores]
+        console.print(_columns(("survey", "score"), scores))
+    console.print(f"The house can lose {closed.worst_case_loss:.4g} at most, one step {closed.stake:.4g}: its stake.")
+    _print_notes(console, _market_notes(closed))
+
+
+def _columns(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
+    from rich import box
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD)
+    for name in head:
+        table.add_column(name, justify="left" if name in ("agent", "survey") else "right")
+    for row in rows:
+        table.add_row(*map(escape, row))
+    return table
+
+
+def _market_notes(closed: Market) -> list[str]:
+    notes = []
+    if closed.mechanism.rule in ("log", "quadratic") and closed.initial == 0:
+        notes.append(f"rule {closed.mechanism.rule} is at most 0, where this began: nobody can gain; give --initial")
+    if (s := closed.survey) is not None:
+        if s.seed is not None:
+            notes.append(f"{s.drawn} was drawn from {s.agents - len(s.excluded)} by the seed {s.seed}")
+        if s.excluded:
+            notes.append(f"not drawn from, for they hold market positions: {', '.join(s.excluded)}")
+        if s.bound is not None:
+            notes.append(f"who is in both gains by no report that is {s.bound:.4g} less accurate (Theorem 10)")
+    return notes
+
+
+def _market_curves(closed: Market) -> list[Curve]:
+    """The price path, and how what each agent earned adds up; as many agents as lines can be told apart."""
+    from itertools import accumulate
+
+    from verax.page import Curve, Line
+
+    steps, levels = ([getattr(p, name) for p in closed.payments] for name in ("step", "level"))
+    start = steps[0] - 1
+    path = Line("level", [start, *steps], [closed.initial, *levels])
+    totals = closed.totals()
+    most = sorted(totals, key=lambda agent: -abs(totals[agent]))[:6]
+    earned = {a: accumulate((p.score if p.agent == a else 0.0 for p in closed.payments), initial=0.0) for a in most}
+    told = "; ".join(f"{agent} {total:+.4f}" for agent, total in list(totals.items())[:12])
+    return [
+        Curve("Price path", "step", "level", (path,),
+              f"From {closed.initial:.4f} to {closed.final:.4f}; the house can lose {closed.worst_case_loss:.4g}."),
+        Curve("What each agent earned", "step", "total score",
+              tuple(Line(agent, [start, *steps], list(sums)) for agent, sums in earned.items()),
+              f"In all: {told}{f' and {len(totals) - 12} more' if len(totals) > 12 else ''}."),
+    ]  # fmt: skip
 
 
 @app.command()

@@ -9,6 +9,7 @@ import csv
 import io
 import math
 import os
+import re
 import tempfile
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -23,6 +24,7 @@ from verax.reports import Array, Floats, Reports, checked_names, class_order, so
 
 _LONGEST_CELL = 10_000
 _REPORTS = "task,agent,label (long) or task and one column an agent (wide)"
+_SUBMISSIONS = "step,task,agent,label"
 _TRUTH = "task,label"
 _PUBLIC = "task,label or task and columns of numbers"
 _MATRIX = "a header of classes and one row a class"
@@ -206,11 +208,16 @@ def read(*paths: str | os.PathLike[str], classes: Sequence[str] | None = None) -
     return reports
 
 
+def _given(classes: Sequence[str] | None) -> Sequence[str] | None:
+    if classes is None:
+        return None
+    if not classes:
+        raise InputError("--classes names no class; give all of them, comma-separated, or leave it out")
+    return checked_names([c.strip() for c in classes], len(classes), "class", "--classes")
+
+
 def _read_one(path: Path, classes: Sequence[str] | None) -> Reports:
-    if classes is not None:
-        if not classes:
-            raise InputError("--classes names no class; give all of them, comma-separated, or leave it out")
-        classes = checked_names([c.strip() for c in classes], len(classes), "class", "--classes")
+    classes = _given(classes)
     if path.suffix.lower() == ".npz":
         return _from_npz(path, classes)
     if path.suffix.lower() == ".npy":
@@ -353,7 +360,10 @@ def _names(array: Array | None, name: str, path: Path) -> list[str] | None:
 
 
 def _from_npz(path: Path, classes: Sequence[str] | None) -> Reports:
-    arrays = _load_arrays(path)
+    return _from_arrays(_load_arrays(path), path, classes)
+
+
+def _from_arrays(arrays: Any, path: Path, classes: Sequence[str] | None) -> Reports:
     known = ("labels", "probabilities", "agents", "classes", "tasks", "truth", "public")
     if not isinstance(arrays, dict):
         raise InputError(f"{path}: a single array; save it with np.savez as labels (agents, tasks) or probabilities")
@@ -482,6 +492,60 @@ def read_text(path: str | os.PathLike[str]) -> str:
             return str(file.read())
         except UnicodeDecodeError as error:
             raise InputError(f"{path}: byte {error.start} is not UTF-8 text; save it in UTF-8") from None
+
+
+def read_submissions(
+    path: str | os.PathLike[str], classes: Sequence[str] | None = None
+) -> tuple[Reports, tuple[str, ...]]:
+    """A market's submissions: reports whose agents are the steps, in order of arrival, and whose each step is.
+
+    CSV or Parquet `step,task,agent,label` and p:<class> columns, or an NPZ with a row a step.
+
+    >>> import tempfile; folder = Path(tempfile.mkdtemp())
+    >>> _ = (folder / "s.csv").write_text("step,task,agent,label\\n7,a,bob,1\\n7,b,bob,0\\n2,a,ann,1\\n")
+    >>> read_submissions(folder / "s.csv")
+    (Reports(2 agents, 2 tasks, 2 classes, 1 abstention), ('ann', 'bob'))
+    """
+    source = Path(path)
+    if source.suffix.lower() == ".npz":
+        return _steps_of_arrays(source, _given(classes))
+    if source.suffix.lower() == ".npy":
+        raise InputError(f"{path}: submissions need names for their arrays; save them with np.savez (.npz)")
+    table = _read_table(source, _SUBMISSIONS)
+    key = "agent" if "agent" in table.columns else "worker"
+    if not {"step", key} <= table.columns.keys():
+        raise InputError(f"{path}: columns {some(table.columns)}; expected {_SUBMISSIONS}")
+    owners: dict[int, str] = {}
+    steps = []
+    for row, (step, agent) in enumerate(zip(table.columns["step"], table.columns[key], strict=True)):
+        if not re.fullmatch("-?[0-9]{1,18}", step):
+            table.refuse(row, f"column 'step' has {step!r}; number the submissions in order of arrival")
+        steps.append(int(step))
+        if not agent or owners.setdefault(steps[-1], agent) != agent:
+            seen = f"is of {agent!r} here and of {owners[steps[-1]]!r} above" if agent else "is of nobody"
+            table.refuse(row, f"step {step} {seen}; a step has one agent")
+    kept = {name: cells for name, cells in table.columns.items() if name not in ("step", key)}
+    reports = _from_long(replace(table, columns={**kept, "agent": [f"step {n}" for n in steps]}), _given(classes))
+    rank = np.argsort([*owners])  # both in order of first appearance
+    rows = None if reports.probabilities is None else reports.probabilities[rank]
+    arrived = replace(reports, labels=reports.labels[rank], probabilities=rows, agents=tuple(map(str, sorted(owners))))
+    return arrived, tuple(owners[n] for n in sorted(owners))
+
+
+def _steps_of_arrays(path: Path, classes: Sequence[str] | None) -> tuple[Reports, tuple[str, ...]]:
+    """An NPZ's rows as steps 1, 2, ...; its `agents` are whose they are, and may repeat."""
+    arrays = _load_arrays(path)
+    if not isinstance(arrays, dict):
+        raise InputError(f"{path}: a single array; save it with np.savez as labels (steps, tasks) or probabilities")
+    owners = _names(arrays.get("agents"), "agents", path)
+    held = next((arrays[name] for name in ("labels", "probabilities") if name in arrays), np.empty(0))
+    count = len(np.atleast_1d(held))
+    numbers = range(1, count + 1)
+    reports = _from_arrays({**arrays, "agents": np.array([f"step {n}" for n in numbers])}, path, classes)
+    if owners is not None and len(owners) != count:
+        raise InputError(f"{path}: {len(owners)} agents for {count} steps; say who submitted each")
+    named = tuple(map(str, range(count))) if owners is None else tuple(owners)
+    return replace(reports, agents=tuple(map(str, numbers))), named
 
 
 # Writing

@@ -1,0 +1,430 @@
+"""The ledger: one append-only, hash-chained journal of transfers and records. It keeps; it decides nothing.
+
+An entry is never changed. A transfer moves a whole number of minor units between two accounts:
+
+    house                 the operator; the only account that may fall below 0
+    escrow:<round>        what is set aside for a round
+    agent:<name>          an agent's own
+
+and is `posted` at once, or `pending` (it holds the debited account's money) until a `post` or a `void`
+entry settles it. A record keeps anything else that must not change: what a round asked, what was
+submitted, what was decided. Every entry's hash covers the one before it, so that `verify` finds any
+change, removal, insertion or reordering; a `Head` kept elsewhere shows a cut-off tail too.
+
+SQLite in one file by default, PostgreSQL by URL: one schema, one code path.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from verax.errors import ConflictError, ExtraMissing, LedgerError
+
+try:
+    import sqlalchemy as sa
+    from sqlalchemy import exc
+except ImportError:
+    raise ExtraMissing("Rounds and ledgers", "rounds") from None
+
+HOUSE = "house"
+TRANSFERS = ("posted", "pending", "post", "void")
+GENESIS = "0" * 64
+_MOST = 2**63 - 1
+_WAIT_MS = 60_000
+
+_metadata = sa.MetaData()
+_journal = sa.Table(
+    "journal",
+    _metadata,
+    sa.Column("seq", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("id", sa.Text, nullable=False, unique=True),
+    sa.Column("kind", sa.Text, nullable=False),
+    sa.Column("round", sa.Text, nullable=False, index=True),
+    sa.Column("debit", sa.Text, index=True),
+    sa.Column("credit", sa.Text, index=True),
+    sa.Column("amount", sa.BigInteger),
+    sa.Column("settles", sa.Text, sa.ForeignKey("journal.id"), unique=True),
+    sa.Column("body", sa.Text, nullable=False),
+    sa.Column("hash", sa.Text, nullable=False, unique=True),
+    sa.CheckConstraint("amount > 0 AND debit <> credit", name="two_sides"),
+    sa.CheckConstraint("(amount IS NULL) = (debit IS NULL) AND (debit IS NULL) = (credit IS NULL)", name="whole"),
+)
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """Money from one account to another: an integer above 0, immutable, known by its id.
+
+    >>> Transfer("r1:fund", "house", "escrow:r1", 100_000, "fund", "r1").amount
+    100000
+    """
+
+    id: str
+    debit: str
+    credit: str
+    amount: int
+    code: str
+    round: str
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One row of the journal."""
+
+    seq: int
+    id: str
+    kind: str
+    round: str
+    debit: str | None
+    credit: str | None
+    amount: int | None
+    settles: str | None
+    body: str
+    hash: str
+
+    @property
+    def content(self) -> tuple[Any, ...]:
+        """What two requests of the same id must share."""
+        return (self.kind, self.round, self.debit, self.credit, self.amount, self.settles, self.body)
+
+    def sealed_by(self, previous: str) -> str:
+        """The hash this entry must have after `previous`: SHA-256 over one canonical byte string."""
+        line = json.dumps([previous, self.seq, self.id, *self.content], ensure_ascii=True, separators=(",", ":"))
+        return hashlib.sha256(line.encode("ascii")).hexdigest()
+
+
+@dataclass(frozen=True)
+class Head:
+    """How long the journal is and what its last hash is: keep it, and a cut-off tail shows.
+
+    >>> Head(0, GENESIS).count
+    0
+    """
+
+    count: int
+    hash: str
+
+
+class Ledger:
+    """The journal in one database.
+
+    >>> ledger = Ledger.open("sqlite://")
+    >>> with ledger.writing() as journal:
+    ...     _ = journal.transfer(Transfer("r1:fund", "house", "escrow:r1", 500, "fund", "r1"))
+    >>> ledger.balances()
+    {'escrow:r1': 500, 'house': -500}
+    >>> ledger.verify()
+    []
+    """
+
+    def __init__(self, engine: sa.Engine) -> None:
+        self._engine = engine
+
+    @classmethod
+    def open(cls, url: str = "verax.db", *, create: bool = True) -> Ledger:
+        """The ledger of a database URL, or of an SQLite file by its path; made there unless told not to."""
+        address = url if "://" in url else f"sqlite:///{Path(url)}"
+        try:
+            ledger = cls(_engine(address))
+        except exc.ArgumentError:
+            raise LedgerError(f"{url!r} is no database address; give a file, or postgresql+psycopg://...") from None
+        except exc.NoSuchModuleError:
+            raise LedgerError(f"{url!r}: that kind of database is not known; use SQLite or PostgreSQL") from None
+        except ModuleNotFoundError:
+            raise ExtraMissing("PostgreSQL ledgers", "postgres") from None
+        file = ledger._engine.url.database
+        if not create and address.startswith("sqlite") and file and not Path(file).exists():
+            raise LedgerError(f"{file}: no such ledger; open a round first, or check --db")
+        ledger._prepare(create)
+        return ledger
+
+    def _prepare(self, create: bool) -> None:
+        """The table and its guards, made once; a lock keeps two first users apart."""
+        engine = self._engine.execution_options(isolation_level="READ COMMITTED") if self._postgres else self._engine
+        with self._failing_closed(), engine.begin() as connection:
+            if self._postgres:
+                connection.execute(sa.text("SELECT pg_advisory_xact_lock(762178)"))
+            if sa.inspect(connection).has_table("journal"):
+                return
+            if not create:
+                raise LedgerError("this database holds no ledger; open a round first, or check --db")
+            _metadata.create_all(connection)
+            for statement in _guards(engine.dialect.name):
+                connection.execute(sa.text(statement))
+
+    @property
+    def _postgres(self) -> bool:
+        return self._engine.dialect.name == "postgresql"
+
+    @contextmanager
+    def writing(self) -> Iterator[Journal]:
+        """One transaction, alone: everything in it is kept, or nothing."""
+        with self._failing_closed(), self._engine.begin() as connection:
+            if self._postgres:
+                # before any snapshot is taken, or a waiting writer would see a stale end of the chain
+                connection.execute(sa.text("LOCK TABLE journal IN EXCLUSIVE MODE"))
+            yield Journal(connection)
+
+    @contextmanager
+    def reading(self) -> Iterator[Journal]:
+        """One consistent view."""
+        engine = self._engine.execution_options(reading=True)
+        with self._failing_closed(), engine.connect() as connection:
+            yield Journal(connection)
+
+    @contextmanager
+    def _failing_closed(self) -> Iterator[None]:
+        """A database that cannot be used is a sentence, and nothing is kept by halves."""
+        try:
+            yield
+        except (exc.OperationalError, exc.InternalError, exc.InterfaceError, exc.DatabaseError) as error:
+            reason = str(error.orig or error).splitlines()[0].strip()
+            raise LedgerError(
+                f"the database refused ({reason}); nothing was recorded, mend it and try again"
+            ) from error
+
+    def balances(self) -> dict[str, int]:
+        """What every account has, pending transfers not counted."""
+        with self.reading() as journal:
+            return _fold(journal.entries())[0]
+
+    def head(self) -> Head:
+        """Where the journal ends."""
+        with self.reading() as journal:
+            return journal.head()
+
+    def verify(self, *heads: Head) -> list[str]:
+        """Fold the whole journal again: every problem in a sentence, [] if there is none."""
+        with self.reading() as journal:
+            return _problems(journal.entries(), heads)
+
+    def close(self) -> None:
+        """Let go of the database."""
+        self._engine.dispose()
+
+
+class Journal:
+    """The journal inside one transaction."""
+
+    def __init__(self, connection: sa.Connection) -> None:
+        self._connection = connection
+
+    def entries(self, round: str | None = None, kind: str | None = None) -> Iterator[Entry]:
+        """All entries in order, or those of a round or a kind."""
+        query = sa.select(_journal).order_by(_journal.c.seq)
+        if round is not None:
+            query = query.where(_journal.c.round == round)
+        if kind is not None:
+            query = query.where(_journal.c.kind == kind)
+        for row in self._connection.execute(query):
+            yield Entry(*row)
+
+    def get(self, id: str) -> Entry | None:
+        """The entry of an id, if there is one."""
+        row = self._connection.execute(sa.select(_journal).where(_journal.c.id == id)).first()
+        return None if row is None else Entry(*row)
+
+    def head(self) -> Head:
+        """Where the journal ends."""
+        query = sa.select(_journal.c.seq, _journal.c.hash).order_by(_journal.c.seq.desc()).limit(1)
+        row = self._connection.execute(query).first()
+        return Head(0, GENESIS) if row is None else Head(row[0], row[1])
+
+    def record(self, id: str, kind: str, round: str, body: Any) -> Entry:
+        """Keep a record; the same again is answered as before, another under the same id is refused."""
+        if kind in TRANSFERS:
+            raise LedgerError(f"{kind!r} is a kind of transfer; use transfer, hold, post or void")
+        return self._append(
+            id, kind, round, body=json.dumps(body, ensure_ascii=True, sort_keys=True, separators=(",", ":"))
+        )
+
+    def transfer(self, t: Transfer) -> Entry:
+        """Move money now."""
+        return self._move(t, "posted", None)
+
+    def hold(self, t: Transfer) -> Entry:
+        """Hold money until it is posted or voided."""
+        return self._move(t, "pending", None)
+
+    def post(self, id: str, pending: str) -> Entry:
+        """Move what a pending transfer holds."""
+        return self._settle(id, pending, "post")
+
+    def void(self, id: str, pending: str) -> Entry:
+        """Let go of what a pending transfer holds."""
+        return self._settle(id, pending, "void")
+
+    def available(self, account: str) -> int:
+        """What an account may still spend: its balance less what pending transfers hold."""
+        j = _journal.c
+        total = sa.func.coalesce(sa.func.sum(j.amount), 0)
+
+        def summed(*where: sa.ColumnElement[bool]) -> int:
+            return int(self._connection.execute(sa.select(total).where(*where)).scalar_one())
+
+        effective = j.kind.in_(("posted", "post"))
+        voided = sa.select(j.settles).where(j.settles.is_not(None))
+        held = summed(j.debit == account, j.kind == "pending", j.id.not_in(voided))
+        return summed(j.credit == account, effective) - summed(j.debit == account, effective) - held
+
+    def _move(self, t: Transfer, kind: str, settles: str | None) -> Entry:
+        if not (isinstance(t.amount, int) and 0 < t.amount <= _MOST) or t.debit == t.credit:
+            raise LedgerError(
+                f"transfer {t.id!r} of {t.amount!r} from {t.debit!r} to {t.credit!r}: two accounts, above 0"
+            )
+        known = self.get(t.id)
+        if known is None and kind != "post" and t.debit != HOUSE and self.available(t.debit) < t.amount:
+            raise LedgerError(
+                f"{t.debit!r} has {self.available(t.debit)} to spend and {t.amount} are asked; fund it first"
+            )
+        body = json.dumps({"code": t.code}, separators=(",", ":"))
+        return self._append(t.id, kind, t.round, t.debit, t.credit, t.amount, settles, body)
+
+    def _settle(self, id: str, pending: str, kind: str) -> Entry:
+        held = self.get(pending)
+        if held is None or held.kind != "pending" or held.debit is None or held.credit is None or held.amount is None:
+            raise LedgerError(f"{pending!r} is no pending transfer; hold it first")
+        code = json.loads(held.body)["code"]
+        t = Transfer(id, held.debit, held.credit, held.amount, code, held.round)
+        if kind == "post":
+            return self._move(t, kind, pending)
+        return self._append(id, kind, t.round, t.debit, t.credit, t.amount, pending, held.body)
+
+    def _append(
+        self,
+        id: str,
+        kind: str,
+        round: str,
+        debit: str | None = None,
+        credit: str | None = None,
+        amount: int | None = None,
+        settles: str | None = None,
+        body: str = "{}",
+    ) -> Entry:
+        head = self.head()
+        entry = Entry(head.count + 1, id, kind, round, debit, credit, amount, settles, body, "")
+        known = self.get(id)
+        if known is not None:
+            if known.content != entry.content:
+                raise ConflictError(f"{id!r} was recorded before with other content; use another key")
+            return known
+        if settles is not None and self._settled(settles):
+            raise ConflictError(f"{settles!r} is settled already; nothing was recorded")
+        values = asdict(entry) | {"hash": entry.sealed_by(head.hash)}
+        self._connection.execute(_journal.insert().values(**values))
+        return Entry(**values)
+
+    def _settled(self, pending: str) -> bool:
+        return (
+            self._connection.execute(sa.select(_journal.c.id).where(_journal.c.settles == pending)).first() is not None
+        )
+
+
+def _fold(entries: Iterator[Entry]) -> tuple[dict[str, int], dict[str, int]]:
+    """Balances, and what is still held, by account."""
+    balance: dict[str, int] = defaultdict(int)
+    held: dict[str, int] = defaultdict(int)
+    for e in entries:
+        if e.amount is None or e.debit is None or e.credit is None:
+            continue
+        if e.kind in ("posted", "post"):
+            balance[e.debit] -= e.amount
+            balance[e.credit] += e.amount
+        if e.kind in ("post", "void"):
+            held[e.debit] -= e.amount
+        if e.kind == "pending":
+            held[e.debit] += e.amount
+    return dict(sorted(balance.items())), dict(held)
+
+
+def _problems(entries: Iterator[Entry], heads: tuple[Head, ...]) -> list[str]:
+    found: list[str] = []
+    previous, count, hashes, ids = GENESIS, 0, {0: GENESIS}, {}
+    open_: dict[str, Entry] = {}
+    kept: list[Entry] = []
+    for count, e in enumerate(entries, start=1):
+        if e.seq != count:
+            return [*found, f"entry {count} is missing or out of order: number {e.seq} stands there"]
+        if e.hash != e.sealed_by(previous):
+            return [
+                *found,
+                f"entry {e.seq} ({e.id!r}) is not what was recorded: its hash does not follow from entry {count - 1}",
+            ]
+        if e.id in ids:
+            found.append(f"entry {e.seq} repeats the id {e.id!r}")
+        found += _side_problems(e, open_)
+        previous, hashes[count], ids[e.id] = e.hash, e.hash, e
+        kept.append(e)
+    for account, amount in _fold(iter(kept))[0].items():
+        if account != HOUSE and amount < 0:
+            found.append(f"account {account!r} is at {amount}, below 0")
+    for head in heads:
+        if hashes.get(head.count) != head.hash:
+            found.append(
+                f"a receipt names entry {head.count} with another hash: the journal was cut or rewritten "
+                f"(it has {count} entries now)"
+            )
+    return found
+
+
+def _side_problems(e: Entry, open_: dict[str, Entry]) -> Iterator[str]:
+    """A transfer has two sides and settles what it names, once."""
+    if e.kind not in TRANSFERS:
+        return
+    if e.amount is None or e.amount <= 0 or not e.debit or not e.credit or e.debit == e.credit:
+        yield f"entry {e.seq} ({e.id!r}) is no transfer between two accounts"
+    if e.kind == "pending":
+        open_[e.id] = e
+    if e.kind in ("post", "void"):
+        held = open_.pop(e.settles or "", None)
+        if held is None or (held.debit, held.credit, held.amount) != (e.debit, e.credit, e.amount):
+            yield f"entry {e.seq} ({e.id!r}) settles {e.settles!r}, which is not pending with the same sides"
+
+
+def _engine(address: str) -> sa.Engine:
+    if not address.startswith("sqlite"):
+        return sa.create_engine(address, isolation_level="SERIALIZABLE", pool_pre_ping=True)
+    memory = address == "sqlite://"
+    pool: dict[str, Any] = {"poolclass": sa.pool.StaticPool} if memory else {"poolclass": sa.pool.NullPool}
+    engine = sa.create_engine(address, connect_args={"timeout": _WAIT_MS / 1000, "isolation_level": None}, **pool)
+    sa.event.listen(engine, "connect", _on_connect)
+    sa.event.listen(engine, "begin", _on_begin)
+    return engine
+
+
+def _on_begin(connection: sa.Connection) -> None:
+    """A writer takes its turn at once, so that it never finds at the end that another was first."""
+    reading = connection.get_execution_options().get("reading", False)
+    connection.exec_driver_sql("BEGIN" if reading else "BEGIN IMMEDIATE")
+
+
+def _on_connect(connection: Any, _: Any) -> None:
+    """Durable before it is acknowledged; no WAL, which SQLite before 3.51.3 can corrupt on reset."""
+    for pragma in ("journal_mode=TRUNCATE", "synchronous=EXTRA", "foreign_keys=ON", f"busy_timeout={_WAIT_MS}"):
+        connection.execute(f"PRAGMA {pragma}")
+
+
+def _guards(dialect: str) -> list[str]:
+    """Triggers that refuse to change or remove an entry."""
+    refuse = "the journal is append-only"
+    if dialect == "sqlite":
+        return [
+            f"CREATE TRIGGER IF NOT EXISTS journal_no_{verb} BEFORE {verb} ON journal "
+            f"BEGIN SELECT RAISE(ABORT, '{refuse}'); END"
+            for verb in ("UPDATE", "DELETE")
+        ]
+    return [
+        f"CREATE OR REPLACE FUNCTION journal_refuse() RETURNS trigger LANGUAGE plpgsql AS "
+        f"$$ BEGIN RAISE EXCEPTION '{refuse}'; END $$",
+        "CREATE OR REPLACE TRIGGER journal_no_change BEFORE UPDATE OR DELETE ON journal "
+        "FOR EACH ROW EXECUTE FUNCTION journal_refuse()",
+        "CREATE OR REPLACE TRIGGER journal_no_truncate BEFORE TRUNCATE ON journal "
+        "FOR EACH STATEMENT EXECUTE FUNCTION journal_refuse()",
+    ]

@@ -1,0 +1,388 @@
+"""Rounds: sealed submissions, one settlement, nothing seen too early, every payment computed again."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from datetime import UTC, datetime, timedelta
+
+import numpy as np
+import pytest
+import sqlalchemy as sa
+from numpy.random import default_rng
+from typer.testing import CliRunner
+
+import verax
+from verax import ConflictError, InputError, LedgerError, Reports
+from verax.cli import app
+from verax.ledger import HOUSE, Ledger
+from verax.rounds import TRANSITIONS, Rounds, Spec, commitment, content_of, settlement
+
+TASKS = tuple(f"t{i}" for i in range(60))
+CLASSES = ("cat", "dog", "eel")
+
+
+def labels_of(seed, accuracy=0.8):
+    rng = default_rng([seed, 1])
+    truth = default_rng(0).integers(0, 3, 60)
+    return np.where(rng.random(60) < accuracy, truth, rng.integers(0, 3, 60))
+
+
+def report(labels, rows=None):
+    return Reports.of(np.asarray(labels)[None], rows, tasks=TASKS, classes=CLASSES)
+
+
+TRUTH = tuple(default_rng(0).integers(0, 3, 60).tolist())
+BATCH = Spec("r1", TASKS, CLASSES, "100.00")
+MARKET = Spec("m1", TASKS, CLASSES, "100.00", kind="market", truth=TRUTH)
+
+
+@pytest.fixture
+def rounds():
+    ledger = Ledger.open("sqlite://")
+    yield Rounds(ledger)
+    ledger.close()
+
+
+def sealed(rounds, spec=BATCH, agents=4):
+    rounds.open(spec, secret="5ec2e7")
+    rounds.fund(spec.round)
+    for i in range(agents):
+        rounds.submit(spec.round, f"a{i}", report(labels_of(i)))
+    rounds.seal(spec.round)
+    return rounds
+
+
+def test_a_batch_round_pays_what_scoring_and_paying_its_reports_gives(rounds):
+    found = sealed(rounds).settle("r1")
+    reports = Reports.of(
+        np.stack([labels_of(i) for i in range(4)]), agents=[f"a{i}" for i in range(4)], tasks=TASKS, classes=CLASSES
+    )
+    paid = verax.pay(verax.score(reports), budget="100.00")
+    assert found.amounts == {p.agent: p.amount for p in paid.payments}
+    balances = rounds.ledger.balances()
+    assert {a: balances.get(f"agent:{a}", 0) for a in found.amounts} == found.amounts
+    assert balances["escrow:r1"] == 0
+    assert balances[HOUSE] == -sum(found.amounts.values())
+    assert rounds.verify("r1") == []
+    assert rounds.payment("r1", "a0") == (found.amounts["a0"],) * 2
+
+
+def test_settling_again_gives_the_same_answer_and_moves_nothing(rounds):
+    found = sealed(rounds).settle("r1")
+    head = rounds.ledger.head()
+    assert rounds.settle("r1") == found
+    assert rounds.ledger.head() == head
+
+
+def test_the_table_of_transitions_is_the_only_way(rounds):
+    """Every step in every state: those of the table go through, all others are refused and record nothing."""
+    steps = {
+        "fund": lambda r: r.fund("r1", 7, key=f"again:{r.ledger.head().count}"),
+        "submit": lambda r: r.submit("r1", "zoe", report(labels_of(9))),
+        "seal": lambda r: r.seal("r1"),
+        "score": lambda r: r.settle("r1"),
+        "void": lambda r: r.void("r1"),
+    }
+    ways = {
+        "open": lambda r: (r.open(BATCH), r.fund("r1"), r.submit("r1", "a0", report(labels_of(0)))),
+        "sealed": sealed,
+        "settled": lambda r: sealed(r).settle("r1"),
+        "void": lambda r: (r.open(BATCH), r.void("r1")),
+    }
+    done = {"seal": ("sealed", "settled"), "score": ("settled",), "void": ("void",)}
+    for state, way in ways.items():
+        for step, take in steps.items():
+            ledger = Ledger.open("sqlite://")
+            fresh = Rounds(ledger)
+            way(fresh)
+            before = ledger.head()
+            if (state, step) in TRANSITIONS or state in done.get(step, ()):
+                take(fresh)
+            else:
+                with pytest.raises(ConflictError, match=f"is {state}"):
+                    take(fresh)
+                assert ledger.head() == before
+            ledger.close()
+
+
+def test_only_the_last_submission_of_an_agent_counts_in_a_batch(rounds):
+    rounds.open(BATCH, secret="5ec2e7")
+    rounds.fund("r1")
+    for seed in (7, 8, 0):
+        rounds.submit("r1", "a0", report(labels_of(seed)))
+    for i in range(1, 4):
+        rounds.submit("r1", f"a{i}", report(labels_of(i)))
+    rounds.seal("r1")
+    other = Rounds(Ledger.open("sqlite://"))
+    assert rounds.settle("r1").amounts == sealed(other).settle("r1").amounts
+    other.ledger.close()
+
+
+def test_a_repeated_submission_gets_the_same_receipt_and_another_under_its_key_is_refused(rounds):
+    rounds.open(BATCH)
+    first = rounds.submit("r1", "a0", report(labels_of(0)), key="k")
+    again = rounds.submit("r1", "a0", report(labels_of(0)), key="k")
+    assert first == again
+    with pytest.raises(ConflictError, match="other content"):
+        rounds.submit("r1", "a0", report(labels_of(1)), key="k")
+    # a retry is answered even after sealing: the agent may have missed the first answer
+    rounds.fund("r1")
+    rounds.seal("r1")
+    assert rounds.submit("r1", "a0", report(labels_of(0)), key="k").commitment == first.commitment
+
+
+def test_a_receipt_commits_to_round_agent_and_content(rounds):
+    rounds.open(BATCH)
+    taken = rounds.submit("r1", "a0", report(labels_of(0)))
+    content = content_of(report(labels_of(0)), BATCH)
+    assert taken.commitment == commitment("r1", "a0", content, taken.nonce)
+    changed = {
+        commitment("r2", "a0", content, taken.nonce),
+        commitment("r1", "a1", content, taken.nonce),
+        commitment("r1", "a0", content | {"labels": content["labels"][::-1]}, taken.nonce),
+        commitment("r1", "a0", content, "0"),
+    }
+    assert len(changed | {taken.commitment}) == 5
+
+
+def test_nothing_secret_is_shown_before_settlement(rounds):
+    spec = dataclasses.replace(BATCH, truth=TRUTH)
+    rounds.open(spec, secret="5ec2e7c0de")
+    rounds.fund("r1")
+    for i in range(4):
+        rounds.submit("r1", f"a{i}", report(labels_of(i)))
+    labels = json.dumps(content_of(report(labels_of(0)), spec)["labels"])
+    truth = json.dumps(list(TRUTH))
+    for step in (lambda: None, lambda: rounds.seal("r1")):
+        step()
+        shown = json.dumps(rounds.show("r1"))
+        for hidden in (labels, truth, "5ec2e7c0de", json.loads(json.dumps(labels)).replace(" ", "")):
+            assert hidden not in shown
+    rounds.settle("r1")
+    shown = json.dumps(rounds.show("r1"))
+    assert "5ec2e7c0de" in shown
+    assert truth in shown
+
+
+def test_what_a_round_asks_cannot_change_after_it_opened(rounds):
+    rounds.open(BATCH)
+    assert rounds.open(BATCH).seq == 2
+    with pytest.raises(ConflictError, match="another spec"):
+        rounds.open(dataclasses.replace(BATCH, budget="200.00"))
+
+
+def test_a_round_is_not_sealed_without_its_budget_or_before_its_deadline(rounds):
+    soon = (datetime.now(UTC) + timedelta(hours=1)).isoformat()
+    rounds.open(dataclasses.replace(BATCH, deadline=soon))
+    rounds.submit("r1", "a0", report(labels_of(0)))
+    with pytest.raises(ConflictError, match="seal it after"):
+        rounds.seal("r1")
+    past = (datetime.now(UTC) - timedelta(hours=1)).isoformat()
+    rounds.open(dataclasses.replace(BATCH, round="r2", deadline=past))
+    with pytest.raises(ConflictError, match="deadline"):
+        rounds.submit("r2", "a0", report(labels_of(0)))
+    rounds.open(dataclasses.replace(BATCH, round="r3"))
+    with pytest.raises(ConflictError, match="no submissions"):
+        rounds.seal("r3")
+    rounds.submit("r3", "a0", report(labels_of(0)))
+    rounds.fund("r3", 9_999)
+    with pytest.raises(ConflictError, match="9999 of 10000"):
+        rounds.seal("r3")
+
+
+def test_voiding_gives_everything_back(rounds):
+    rounds.open(MARKET)
+    rounds.fund("m1")
+    rounds.fund("m1", 50_000, agent="ann")
+    rounds.submit("m1", "ann", report(labels_of(0)))
+    rounds.void("m1")
+    with rounds.ledger.reading() as journal:
+        assert journal.available("agent:ann") == 50_000
+        assert journal.available("escrow:m1") == 0
+    assert rounds.verify("m1") == []
+
+
+def test_a_market_round_pays_improvements_and_takes_losses_from_stakes(rounds):
+    rounds.open(MARKET)
+    rounds.fund("m1")
+    with pytest.raises(LedgerError, match="fund it first"):
+        rounds.submit("m1", "ann", report(labels_of(0)))
+    for agent in ("ann", "bob"):
+        rounds.fund("m1", 50_000, agent=agent)
+    rounds.submit("m1", "ann", report(labels_of(0, 0.6)))
+    rounds.submit("m1", "bob", report(TRUTH))
+    rounds.submit("m1", "ann", report(labels_of(5, 0.2)))  # sabotage: it pays for it
+    rounds.seal("m1")
+    found = rounds.settle("m1")
+    levels = [
+        verax.score(report(labels), np.array(TRUTH))["0"].score
+        for labels in (labels_of(0, 0.6), TRUTH, labels_of(5, 0.2))
+    ]
+    marks = [0, *(round(level * 10_000) for level in levels)]
+    steps = np.diff(marks)
+    assert found.amounts == {"ann": steps[0] + steps[2], "bob": steps[1]}
+    assert found.amounts["ann"] < 0
+    balances = rounds.ledger.balances()
+    assert balances["agent:ann"] == 50_000 + found.amounts["ann"]
+    assert balances["agent:bob"] == 50_000 + found.amounts["bob"]
+    assert balances["escrow:m1"] == 0
+    assert rounds.verify("m1") == []
+
+
+def test_the_paid_randomness_needs_both_the_sealed_root_and_the_secret():
+    """One peer drawn at settlement: another secret, or another root, draws other peers."""
+    spec = dataclasses.replace(BATCH, over="one")
+    taken = [(f"a{i}", content_of(report(labels_of(i)), spec)) for i in range(6)]
+    plain = settlement(spec, taken, "s", "root")
+    assert settlement(spec, taken, "s", "root") == plain
+    others = [settlement(spec, taken, f"s{i}", "root").amounts for i in range(5)]
+    others += [settlement(spec, taken, "s", f"root{i}").amounts for i in range(5)]
+    assert any(o != plain.amounts for o in others[:5])
+    assert any(o != plain.amounts for o in others[5:])
+
+
+def test_probabilities_survive_submission_bit_by_bit(rounds):
+    rng = default_rng(3)
+    spec = dataclasses.replace(BATCH, rule="ce")
+    rounds.open(spec)
+    rounds.fund("r1")
+    rows = 0.6 * np.eye(3)[np.array(TRUTH)] + 0.4 * rng.dirichlet(np.ones(3), (4, 60))
+    for i in range(4):
+        rounds.submit("r1", f"a{i}", Reports.of(probabilities=rows[i][None], tasks=TASKS, classes=CLASSES))
+    rounds.seal("r1")
+    whole = Reports.of(probabilities=rows, agents=[f"a{i}" for i in range(4)], tasks=TASKS, classes=CLASSES)
+    assert rounds.settle("r1").scores["scores"] == verax.score(whole, rule="ce").to_json()["scores"]
+
+
+def test_a_forged_payment_is_not_equal_when_computed_again(tmp_path):
+    """Even an operator who rewrites the whole chain cannot make a wrong payment follow from the transcript."""
+    path = tmp_path / "verax.db"
+    ledger = Ledger.open(str(path))
+    rounds = sealed(Rounds(ledger))
+    honest = rounds._post
+
+    def favour(journal, spec, found):
+        honest(journal, spec, dataclasses.replace(found, amounts=found.amounts | {"a0": found.amounts["a0"] + 100}))
+
+    rounds._post = favour
+    rounds.settle("r1")
+    assert ledger.verify() == []
+    problems = rounds.verify("r1")
+    assert len(problems) == 1
+    assert "'a0' was paid" in problems[0]
+    ledger.close()
+    result = CliRunner().invoke(app, ["round", "verify", "r1", "--agent", "a0", "--db", str(path)])
+    assert result.exit_code == 2
+    assert "'a0' was paid" in result.stderr
+
+
+def test_changed_submissions_are_not_settled(tmp_path):
+    path = tmp_path / "verax.db"
+    ledger = Ledger.open(str(path))
+    rounds = sealed(Rounds(ledger))
+    ledger.close()
+    engine = sa.create_engine(f"sqlite:///{path}")
+    with engine.begin() as connection:
+        connection.execute(sa.text("DROP TRIGGER journal_no_UPDATE"))
+        body = connection.execute(sa.text("SELECT body FROM journal WHERE kind = 'submit' LIMIT 1")).scalar_one()
+        document = json.loads(body)
+        document["content"]["labels"][0] = (document["content"]["labels"][0] + 1) % 3
+        connection.execute(
+            sa.text("UPDATE journal SET body = :new WHERE body = :old"), {"new": json.dumps(document), "old": body}
+        )
+    engine.dispose()
+    with pytest.raises(LedgerError, match="not those that were sealed"):
+        rounds.settle("r1")
+    assert "is not what was recorded" in rounds.verify("r1")[0]
+    ledger.close()
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"kind": "lottery"}, "batch or market"),
+        ({"round": "a:b"}, "colons"),
+        ({"tasks": ("t",)}, "two different tasks"),
+        ({"classes": ("cat", "cat")}, "two different classes"),
+        ({"kind": "market"}, "closed by the truth"),
+        ({"kind": "market", "truth": TRUTH, "scale": "200.00"}, "house can lose"),
+        ({"deadline": "tomorrow"}, "no time"),
+        ({"budget": "ten"}, "budget"),
+        ({"scheme": "gift"}, "scheme"),
+        ({"truth": (0, 1)}, "one a task"),
+        ({"rule": "magic"}, "magic"),
+        ({"rule": "accuracy"}, "needs the truth"),
+        ({"over": "best"}, "over"),
+    ],
+)
+def test_a_round_that_could_not_be_settled_is_not_opened(rounds, change, says):
+    with pytest.raises(verax.VeraxError, match=says):
+        rounds.open(dataclasses.replace(BATCH, **change))
+    assert rounds.ledger.head().count == 0
+
+
+def test_reports_that_do_not_fit_the_round_are_refused(rounds):
+    rounds.open(BATCH)
+    for wrong in (
+        Reports.of(np.zeros((1, 3), int), tasks=["t0", "t1", "zebra"], classes=CLASSES),
+        Reports.of(np.zeros((1, 60), int), tasks=TASKS, classes=("a", "b", "c")),
+        Reports.of(np.zeros((2, 60), int), tasks=TASKS, classes=CLASSES),
+        Reports.of(np.full((1, 60), -1), tasks=TASKS, classes=CLASSES),
+    ):
+        with pytest.raises(InputError):
+            rounds.submit("r1", "a0", wrong)
+
+
+def test_the_commands_run_a_round_from_opening_to_verification(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+    def run(*args, code=0):
+        result = CliRunner().invoke(app, ["round", *args])
+        assert result.exit_code == code, result.stderr
+        return result.stderr if code else result.stdout
+
+    (tmp_path / "tasks.csv").write_text("task\n" + "\n".join(TASKS) + "\n")
+    (tmp_path / "truth.csv").write_text(
+        "task,label\n" + "".join(f"{t},{CLASSES[y]}\n" for t, y in zip(TASKS, TRUTH, strict=True))
+    )
+    assert "no such ledger" in run("show", "r1", code=2)
+    opening = (
+        "open",
+        "r1",
+        "--tasks",
+        "tasks.csv",
+        "--classes",
+        ",".join(CLASSES),
+        "--budget",
+        "100.00",
+        "--truth",
+        "truth.csv",
+    )
+    assert json.loads(run(*opening)) == json.loads(run(*opening))
+    run("fund", "r1")
+    for i in range(3):
+        rows = "".join(f"{t},{CLASSES[y]}\n" for t, y in zip(TASKS, labels_of(i), strict=True))
+        (tmp_path / f"a{i}.csv").write_text("task,label\n" + rows)
+        (tmp_path / f"a{i}.receipt").write_text(run("submit", "r1", f"a{i}.csv", "--agent", f"a{i}"))
+    assert json.loads(run("seal", "r1"))["submissions"] == 3
+    settled = json.loads(run("settle", "r1"))
+    assert settled["scores"]["mechanism"]["against"] == "truth"
+    assert settled["amounts"]["a0"] > 0
+    assert run("verify", "r1", "--agent", "a0", "--receipt", "a0.receipt").strip().endswith("equal")
+    assert "not equal" not in run("verify", "r1", "--agent", "a0")
+    assert run("verify").startswith("verified: ")
+    assert json.loads(run("show", "r1"))["state"] == "settled"
+    assert "is settled and cannot submit" in run("submit", "r1", "a1.csv", "--agent", "eve", code=2)
+    assert "no submission" in run("verify", "r1", "--agent", "eve", code=2)
+    assert "not a receipt" in run("verify", "r1", "--receipt", "a0.csv", code=2)
+    assert "no database address" in run("show", "r1", "--db", "mysql:/x://", code=2)
+
+
+def test_a_key_makes_funding_happen_once(rounds):
+    rounds.open(BATCH)
+    rounds.fund("r1", 500, key="k")
+    rounds.fund("r1", 500, key="k")
+    with pytest.raises(ConflictError):
+        rounds.fund("r1", 600, key="k")
+    assert rounds.ledger.balances()["escrow:r1"] == 500
