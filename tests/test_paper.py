@@ -635,3 +635,116 @@ def test_theorem_9_a_symmetric_loss_at_an_even_prior_is_calibrated_and_cross_ent
     # At any prior the 0-1 score is 2 P(0) P(1) (1 - alpha - beta): 0.4 for the least loss, 0.5 at most.
     assert scores[loss.argmin()] == near(0.128)
     assert scores.max() == near(0.16)
+
+
+def test_theorem_6_an_independent_informative_survey_closes_the_market_as_the_truth_would():
+    """Theorem 6: closed by f', conditionally independent and informative, every step earns 1 - alpha' - beta' of
+    what it earns when the truth closes the market, so that the same reports pay best.
+
+    Two labels, any prior; market contributions may depend on one another. A survey that copies from the market
+    pays for going back to what it copied; one that knows nothing pays nobody; a reversed one pays for lies.
+    """
+    from verax.market import Submissions, market
+
+    def increments(path, initial, **closing):
+        closed = market(Submissions.of(path, owners=["a", "b", "c"][: len(path)]), initial=initial, **closing)
+        return np.array([p.score for p in closed.payments])
+
+    rng, informative = default_rng(6), 0
+    for _ in range(40):
+        prior = random_rows(1, 2, rng, parts=5)[0]
+        confusions = [random_rows(2, 2, rng, parts=5) for _ in range(4)]
+        *path, survey, truth = listed(counts(conditionally_independent(prior, *confusions)))
+        first, second, third = path
+        path = [second, third, (first + second + third) // 2]  # the last sees the others, and says what most say
+        by_truth = increments(path, first, truth=truth)
+        by_survey = increments(path, first, survey=Reports.of([survey]))
+        j = youden(confusions[3])
+        assert by_survey == near(float(j) * by_truth)
+        informative += j > 0
+
+        for lie in every_map(2, 2)[:, second]:  # all relabellings of one's hypothesis
+            by_truth, by_survey = (
+                increments([second], first, **closing) - increments([lie], first, **closing)
+                for closing in ({"truth": truth}, {"survey": Reports.of([survey])})
+            )
+            assert by_survey == near(float(j) * by_truth)
+    assert informative > 10
+
+    better, worse, alone = binary(0.2, 0.2), binary(0.4, 0.4), binary(0.3, 0.3)
+    world = copying(HALF, worse, alone, share=0.8)
+    world = better.T.reshape(2, 1, 1, 2) * world[None]
+    step, start, survey, truth = listed(counts(world))
+    assert increments([step], start, truth=truth)[0] > 0 > increments([step], start, survey=Reports.of([survey]))[0]
+
+    world = conditionally_independent(HALF, better, worse, binary(0.5, 0.5), binary(0.9, 0.9))
+    step, start, knows_nothing, reversed_, truth = listed(counts(world))
+    assert increments([step], start, survey=Reports.of([knows_nothing])).tolist() == [0.0]
+    against = increments([step], start, survey=Reports.of([reversed_]))
+    assert against == near(-0.8 * increments([step], start, truth=truth))
+    assert against[0] < increments([1 - step], start, survey=Reports.of([reversed_]))[0]
+
+
+def agreement(reports, reference):
+    """E S on a list of tasks that is the population, S = I: P(f = g) minus P(f = k) P(g = k) over k."""
+    shares = sum((reports == k).mean(-1) * np.mean(reference == k) for k in (0, 1))
+    return (reports == reference).mean(-1) - shares
+
+
+def pay_in_both(reports, before, other, scale, own_drawn):
+    """S(r_i, f_-i) + lambda (S(r_t, f') - S(f_t-1, f')) for all reports r_i in the survey (rows), r_t in the market.
+
+    With probability `own_drawn` f' is r_i itself, else another survey.
+    """
+    own = np.array([agreement(reports, r) - agreement(before, r) for r in reports])
+    others = agreement(reports, other) - agreement(before, other)
+    return agreement(reports, other)[:, None] + scale * ((1 - own_drawn) * others + own_drawn * own)
+
+
+def test_theorem_10_who_is_in_market_and_survey_gains_by_no_report_much_less_accurate():
+    """Theorem 10: at an even prior, with C independent surveys, nobody who is in both gains by a report more than
+    delta = lambda / ((1 - alpha' - beta') (C + lambda (C - 1))) less accurate.
+
+    Every pair of reports, one for the survey and one for the market, that one can make of what one holds and of the
+    hypothesis before; Term I carries no lambda. With few surveys a less accurate report does pay: it contradicts the
+    hypothesis before, which is paid badly where one's own survey closes the market. Excluded from the draw, none does.
+    """
+    from verax.market import Submissions, deviation_bound, draw, market
+
+    most_lost = {}
+    truthful = 3  # of the 16 functions of (held, before), the one that says 0, 0, 1, 1
+    for errors in product(("12/25", "3/8", "1/4"), ("1/2", "2/5"), ("1/4", "1/10")):
+        confusions = [binary(e, e) for e in errors]
+        held, before, other, truth = listed(counts(conditionally_independent(HALF, *confusions)))
+        reports = every_map(4, 2)[:, 2 * held + before]
+        assert np.array_equal(reports[truthful], held)
+        lost = np.mean(held == truth) - (reports == truth).mean(1)
+        for surveys, scale in product((2, 3, 10, 100), (0.5, 1.0, 3.0)):
+            delta = deviation_bound(scale, float(youden(confusions[2])), surveys)
+            for weight, own_drawn, allowed in ((scale * (surveys - 1) / surveys, 1 / surveys, delta), (scale, 0, 0)):
+                pay = pay_in_both(reports, before, other, scale, own_drawn)
+                gains = pay > pay[truthful, truthful] + ROUNDING
+                less_accurate = (lost[:, None] + weight * lost) / (1 + weight)
+                assert not gains[less_accurate > allowed + ROUNDING].any()
+                most_lost[surveys] = max(most_lost.get(surveys, 0.0), less_accurate[gains].max(initial=0.0))
+    assert most_lost[2] > most_lost[3] > most_lost[10] > 0.01 > most_lost[100]
+
+    # The same by the market, over every draw: three surveys, and who reports against the hypothesis before.
+    confusions = [binary(e, e) for e in ("3/8", "1/2", "1/4", "1/4")]
+    held, before, *others, truth = listed(counts(conditionally_independent(HALF, *confusions)))
+
+    def earned(report, keep_both):
+        surveys, path = Reports.of([report, *others], agents=["me", "x", "y"]), Submissions.of([report], owners=["me"])
+        able, found = 3 if keep_both else 2, []
+        for drawn in range(able):
+            seed = next(f"{n:02x}" for n in range(256) if draw(f"{n:02x}", able) == drawn)
+            closed = market(path, survey=surveys, seed=seed, initial=before, keep_both=keep_both)
+            found.append(closed.survey.scores[0].score + closed.payments[0].score)
+        return population(np.mean(found), len(truth))
+
+    for keep_both, own_drawn in ((True, 1 / 3), (False, 0)):
+        for report in (held, 1 - before):
+            assert earned(report, keep_both) == near(pay_in_both(report[None], before, others[0], 1.0, own_drawn)[0, 0])
+    assert earned(1 - before, keep_both=True) > earned(held, keep_both=True) + 0.05
+    assert earned(1 - before, keep_both=False) < earned(held, keep_both=False) - 0.05
+    assert np.mean(held == truth) - np.mean(before != truth) == 0.125 < deviation_bound(1.0, 0.5, 3)

@@ -425,12 +425,11 @@ def _labels(reports: Reports, agent: str) -> dict[str, str]:
 def _followed_by(reports: Reports, initial: npt.ArrayLike | Reports) -> Reports:
     """The reports with the initial hypothesis as one more, the last, over the same tasks."""
     if not isinstance(initial, Reports):
-        given = np.asarray(initial)[None]
-        labels, rows = (None, given) if given.ndim == 3 else (given, None)
-        initial = replace(
-            Reports.of(labels, rows, tasks=reports.tasks, classes=reports.classes, source="the initial hypothesis"),
-            classes_given=reports.classes_given,
-        )
+        given, source = np.asarray(initial), "the initial hypothesis"
+        wider = reports if given.ndim == 2 else reports.with_truth(given, source)
+        labels, rows = (None, given[None]) if given.ndim == 2 else (np.array([wider.truth]), None)
+        initial = Reports.of(labels, rows, tasks=wider.tasks, classes=wider.classes, source=source)
+        initial = replace(initial, classes_given=reports.classes_given)
     if len(initial.agents) != 1:
         raise InputError(f"the initial hypothesis is of {len(initial.agents)} agents; give the reports of one")
     rows = None if reports.probabilities is None else initial.probabilities

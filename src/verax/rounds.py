@@ -152,7 +152,8 @@ def content_of(report: Reports, spec: Spec) -> dict[str, Any]:
     if len(report.agents) != 1:
         raise InputError(f"a submission is one agent's report; this has {len(report.agents)}")
     place = {task: n for n, task in enumerate(report.tasks)}
-    strange = [task for task in report.tasks if task not in set(spec.tasks)]
+    asked = set(spec.tasks)
+    strange = [task for task in report.tasks if task not in asked]
     if strange:
         raise InputError(f"task {strange[0]!r} is not in the round; submit its {len(spec.tasks)} tasks only")
     if report.classes != spec.classes:
@@ -161,6 +162,8 @@ def content_of(report: Reports, spec: Spec) -> dict[str, Any]:
     labels = [int(report.labels[0, n]) if n >= 0 else -1 for n in order]
     if max(labels) < 0:
         raise InputError("the report answers none of the round's tasks")
+    if report.probabilities is None and resolve(spec.rule, spec.floor).needs_rows:
+        raise InputError(f"the round's rule {spec.rule} needs probabilities; add p:<class> columns")
     content: dict[str, Any] = {"labels": labels}
     if report.probabilities is not None:
         rows = np.where((np.array(order) >= 0)[:, None], report.probabilities[0][order], np.nan)
@@ -262,10 +265,11 @@ class Rounds:
         """
         with self.ledger.writing() as journal:
             spec = _spec(journal, round)
-            _require(journal, round, "fund")
             credit = f"agent:{agent}" if agent else f"escrow:{round}"
             sum_ = amount if amount is not None else minor_units(spec.budget, scale_of(spec.currency), spec.currency)
             id = f"{round}:fund:{key or f'{credit}:{sum_}'}"
+            if journal.get(id) is None:
+                _require(journal, round, "fund")
             return journal.transfer(Transfer(id, HOUSE, credit, sum_, "fund", round))
 
     def submit(self, round: str, agent: str, report: Reports, *, key: str | None = None) -> Receipt:
@@ -276,6 +280,7 @@ class Rounds:
         with self.ledger.writing() as journal:
             spec = _spec(journal, round)
             content = content_of(report, spec)
+            _reports(spec, [(agent, content)])  # what could not be settled is refused now, not for everybody later
             nonce = _nonce(_secret(journal, round), round, agent, content)
             bound = commitment(round, agent, content, nonce)
             id = f"{round}:submit:{quote(agent, safe='')}:{key or bound}"
@@ -287,7 +292,7 @@ class Rounds:
                     most = stake(_mechanism(spec), unit=_unit(spec))
                     journal.hold(Transfer(f"{id}:stake", f"agent:{agent}", f"escrow:{round}", most, "stake", round))
             entry = journal.record(id, "submit", round, {"agent": agent, "commitment": bound, "content": content})
-            return Receipt(round, agent, bound, nonce, entry.seq, journal.head())
+            return Receipt(round, agent, bound, nonce, entry.seq, Head(entry.seq, entry.hash))
 
     def seal(self, round: str) -> Entry:
         """Take nothing more: fix the root of all commitments. The budget must be set aside by then."""
@@ -315,12 +320,13 @@ class Rounds:
             if known is not None:
                 return _settled(journal, round)
             _require(journal, round, "score")
-            spec, found = _compute(journal, round)
+            transcript = _transcript(journal, round)
+        found = settlement(*transcript)  # after reading: it may take long, and an SQLite reader keeps writers waiting
         with self.ledger.writing() as journal:
             if journal.get(f"{round}:settle") is None:
                 _require(journal, round, "score")
                 journal.record(f"{round}:score", "score", round, found.to_json())
-                self._post(journal, spec, found)
+                self._post(journal, transcript[0], found)
                 journal.record(f"{round}:settle", "settle", round, {"paid": sum(found.amounts.values())})
             return _settled(journal, round)
 
@@ -380,7 +386,7 @@ class Rounds:
                 return ["the round's spec is not the one that was hashed at opening"]
             if _state(journal, round) != "settled":
                 return []
-            _, again = _compute(journal, round)
+            again = settlement(*_transcript(journal, round))
             recorded = _settled(journal, round)
             if hashlib.sha256(recorded.secret.encode()).hexdigest() != opened["secret_hash"]:
                 return ["the published secret is not the one committed to at opening"]
@@ -396,7 +402,7 @@ class Rounds:
         with self.ledger.reading() as journal:
             if _state(journal, round) != "settled":
                 raise ConflictError(f"round {round!r} is not settled; there is no payment to verify yet")
-            _, again = _compute(journal, round)
+            again = settlement(*_transcript(journal, round))
             if agent not in again.amounts:
                 raise InputError(f"agent {agent!r} has no submission in round {round!r}")
             return _posted(journal, round).get(agent, 0), again.amounts[agent]
@@ -491,8 +497,8 @@ def _live(journal: Journal, spec: Spec) -> list[tuple[str, dict[str, Any]]]:
     return sorted({b["agent"]: b["content"] for b in bodies}.items())
 
 
-def _compute(journal: Journal, round: str) -> tuple[Spec, Settlement]:
-    """The settlement of a sealed round, from the transcript alone."""
+def _transcript(journal: Journal, round: str) -> tuple[Spec, list[tuple[str, dict[str, Any]]], str, str]:
+    """What was sealed, and nothing else that a settlement rests on: spec, submissions, secret, root."""
     spec, sealed, secret = _spec(journal, round), journal.get(f"{round}:seal"), _secret(journal, round)
     if sealed is None:
         raise ConflictError(f"round {round!r} is not sealed")
@@ -500,7 +506,7 @@ def _compute(journal: Journal, round: str) -> tuple[Spec, Settlement]:
     root = _root(taken, round, secret)
     if root != json.loads(sealed.body)["root"]:
         raise LedgerError(f"the submissions of round {round!r} are not those that were sealed; nothing is paid")
-    return spec, settlement(spec, taken, secret, root)
+    return spec, taken, secret, root
 
 
 def _root(taken: Sequence[tuple[str, Mapping[str, Any]]], round: str, secret: str) -> str:
@@ -527,8 +533,8 @@ def _posted(journal: Journal, round: str) -> dict[str, int]:
     for e in journal.entries(round, "posted"):
         if json.loads(e.body)["code"] == "pay" and e.debit and e.credit and e.amount:
             gained = e.credit.startswith("agent:")
-            account = e.credit if gained else e.debit
-            found[account.removeprefix("agent:")] = e.amount if gained else -e.amount
+            agent = (e.credit if gained else e.debit).removeprefix("agent:")
+            found[agent] = found.get(agent, 0) + (e.amount if gained else -e.amount)
     return found
 
 
