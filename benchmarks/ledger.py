@@ -1,0 +1,134 @@
+"""Measure the ledger: requests a second, and what a settlement costs beside the scoring inside it, in one run.
+
+    python benchmarks/ledger.py [--full]
+
+Both databases sync to disk before they answer. PostgreSQL is started for the run if its server is installed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import sqlite3
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import verax
+from verax.ledger import Ledger
+from verax.rounds import Rounds, Spec
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+
+from postgres import Absent, server
+
+CLASSES = tuple(f"c{n}" for n in range(10))
+
+
+def seconds(task: Callable[[], Any]) -> float:
+    start = time.perf_counter()
+    task()
+    return time.perf_counter() - start
+
+
+def reports_of(agents: int, tasks: int) -> verax.Reports:
+    """Agents that are right four times in five."""
+    rng = np.random.default_rng(0)
+    truth = rng.integers(0, len(CLASSES), tasks)
+    labels = np.where(rng.random((agents, tasks)) < 0.8, truth, rng.integers(0, len(CLASSES), (agents, tasks)))
+    names = [f"a{n}" for n in range(agents)]
+    return verax.Reports.of(labels, agents=names, tasks=[f"t{n}" for n in range(tasks)], classes=CLASSES)
+
+
+def single(reports: verax.Reports) -> Iterator[tuple[str, verax.Reports]]:
+    """Each agent's own report, as it would be submitted."""
+    for name, labels in zip(reports.agents, reports.labels, strict=True):
+        yield name, verax.Reports.of(labels[None], agents=[name], tasks=reports.tasks, classes=CLASSES)
+
+
+def filled(rounds: Rounds, round: str, reports: verax.Reports) -> list[float]:
+    """Open, fund, fill and seal a round: how long each submission took."""
+    rounds.open(Spec(round, tuple(reports.tasks), CLASSES, "1000.00", min_tasks=2))
+    rounds.fund(round)
+    taken = [seconds(lambda r=r: rounds.submit(round, *r)) for r in single(reports)]  # type: ignore[misc]
+    rounds.seal(round)
+    return taken
+
+
+def small(rounds: Rounds) -> dict[str, float]:
+    """Rates with small rounds of 5 agents and 100 tasks, one request after another."""
+    reports = reports_of(5, 100)
+    names = [f"small {n}" for n in range(40)]
+    submitted = [s for name in names for s in filled(rounds, name, reports)]
+    settled = [seconds(lambda name=name: rounds.settle(name)) for name in names]  # type: ignore[misc]
+    return {"submissions_per_s": len(submitted) / sum(submitted), "settlements_per_s": len(settled) / sum(settled)}
+
+
+def large(rounds: Rounds, agents: int, tasks: int, times: int) -> dict[str, float]:
+    """A large round: settling it, beside scoring the same reports, the median of several."""
+    reports = reports_of(agents, tasks)
+    names = [f"large {agents} {n}" for n in range(times)]
+    submitted = [s for name in names for s in filled(rounds, name, reports)]
+    scoring, settling = [], []
+    for name in names:
+        scoring.append(seconds(lambda: verax.score(reports)))
+        settling.append(seconds(lambda name=name: rounds.settle(name)))  # type: ignore[misc]
+    score, settle = statistics.median(scoring), statistics.median(settling)
+    return {
+        "agents": agents, "tasks": tasks, "submit_s": statistics.median(submitted),
+        "score_s": score, "settle_s": settle, "ratio": settle / score,
+        "verify_s": seconds(lambda: rounds.verify(names[-1])),
+    }  # fmt: skip
+
+
+@contextmanager
+def ledgers() -> Iterator[dict[str, Callable[[], Ledger]]]:
+    """How to open a ledger on each kind of database there is."""
+    with tempfile.TemporaryDirectory() as folder:
+        found: dict[str, Callable[[], Ledger]] = {"sqlite": lambda: Ledger.open(str(Path(folder) / "ledger.db"))}
+        try:
+            with server(durable=True) as postgres:
+                yield found | {"postgresql": lambda: Ledger.open(postgres.database())}
+        except Absent as absent:
+            print(f"without PostgreSQL: {absent}", file=sys.stderr)
+            yield found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--full", action="store_true", help="1,000 agents x 10,000 tasks too")
+    full = parser.parse_args().full
+    found: dict[str, Any] = {}
+    with ledgers() as databases:
+        print(
+            f"{'':12}{'round':>16}{'submit/s':>10}{'settle/s':>10}{'score':>10}{'settle':>10}{'ratio':>8}{'verify':>10}"
+        )
+        for name, opened in databases.items():
+            ledger = opened()
+            rounds = Rounds(ledger)
+            rates = small(rounds)
+            print(f"{name:12}{'5 x 100':>16}{rates['submissions_per_s']:10.0f}{rates['settlements_per_s']:10.0f}")
+            sizes = [(200, 10_000, 3), *([(1000, 10_000, 1)] if full else [])]
+            rows = [large(rounds, *size) for size in sizes]
+            for row in rows:
+                print(
+                    f"{name:12}{row['agents']:>7} x {row['tasks']:<6}"
+                    f"{1 / row['submit_s']:10.0f}{1 / row['settle_s']:10.2f}"
+                    f"{row['score_s']:8.3f} s{row['settle_s']:8.3f} s{row['ratio']:8.2f}{row['verify_s']:8.2f} s"
+                )
+            found[name] = {"small": rates, "large": rows}
+            ledger.close()
+    machine = {"python": platform.python_version(), "numpy": np.__version__, "sqlite": sqlite3.sqlite_version}
+    print(json.dumps({"machine": machine | {"machine": platform.machine()}, "found": found}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,52 @@
+"""The short version of chaos.py: nothing is lost or doubled, and planted mistakes are noticed."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from postgres import shared
+
+HARNESS = Path(__file__).with_name("chaos.py")
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def db(request: pytest.FixtureRequest) -> str:
+    return "sqlite" if request.param == "sqlite" else shared().database()
+
+
+def chaos(db: str, kills: int, bug: str = "none") -> dict[str, Any]:
+    """A run in a process of its own: it forks, which a process with threads must not."""
+    command = [sys.executable, str(HARNESS), "--db", db, "--kills", str(kills), "--bug", bug]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.stdout, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    assert done.returncode == (1 if found["problems"] else 0), done.stderr
+    return found
+
+
+def test_a_process_killed_at_random_moments_loses_nothing_and_doubles_nothing(db: str) -> None:
+    found = chaos(db, kills=40 if db == "sqlite" else 15)
+    assert found["problems"] == 0, found["first"]
+    # the run was no idle one: requests were cut short, failed half-way and were repeated
+    assert found["rounds"] > 10 and found["faults"] > 0 and found["lost_replies"] > 0
+
+
+@pytest.mark.parametrize("bug", ["commit-per-posting", "no-unique-key", "no-rollback"])
+def test_a_planted_mistake_is_noticed(bug: str) -> None:
+    assert chaos("sqlite", kills=20, bug=bug)["problems"] > 0
+
+
+@pytest.mark.parametrize("bug", ["commit-per-posting", "no-unique-key", "no-rollback"])
+def test_a_planted_mistake_is_noticed_on_postgresql(bug: str) -> None:
+    assert chaos(shared().database(), kills=8, bug=bug)["problems"] > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("db", "kills"), [("sqlite", 1000), ("postgres", 200)], indirect=["db"])
+def test_a_thousand_kills_lose_nothing_and_double_nothing(db: str, kills: int) -> None:
+    found = chaos(db, kills)
+    assert found["problems"] == 0, found["first"]
