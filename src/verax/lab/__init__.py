@@ -1,0 +1,5 @@
+"""The laboratory: data sets, agents that are real networks, attacks on them, and the paper's experiments.
+
+Needs extras: `pip install 'verax[lab]'` to train; drawing the paper's figures from recorded predictions
+needs matplotlib only (`verax[report]`). `agents` is the only place where a tensor becomes an array.
+"""

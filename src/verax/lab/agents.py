@@ -1,0 +1,300 @@
+"""Agents that are networks: the paper's architectures, trained as its appendix says; tensors stay in here.
+
+LeNet and ResNet34 are the weak agents (MNIST, CIFAR-10), the 13-layer CNN the strong one on both. Each is
+trained on 25,000 images drawn uniformly by its seed: SGD with momentum 0.9 and weight decay 1e-4, learning
+rate 0.1 times 0.1 every 20 of 100 epochs (MNIST) or every 40 of 180 (CIFAR-10), batches of 128, no
+augmentation. On a GPU in bfloat16, channels last, with each learning rate's step captured as one graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+from verax.errors import InputError
+from verax.lab.attacks import pgd
+from verax.lab.datasets import Dataset
+
+Rows = npt.NDArray[np.float32]
+Progress = Callable[[int, int, float], None]
+
+
+def lenet(channels: int = 1, classes: int = 10, size: int = 28) -> nn.Module:
+    """LeNet-5: two convolutions, three full layers; the weak agent on MNIST."""
+    left = ((size - 4) // 2 - 4) // 2
+    return nn.Sequential(
+        nn.Conv2d(channels, 6, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(6, 16, 5), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Flatten(), nn.Linear(16 * left * left, 120), nn.ReLU(), nn.Linear(120, 84), nn.ReLU(),
+        nn.Linear(84, classes),
+    )  # fmt: skip
+
+
+class _Residual(nn.Module):
+    """Two 3x3 convolutions around which the input is added."""
+
+    def __init__(self, before: int, width: int, stride: int) -> None:
+        super().__init__()
+        self.body = nn.Sequential(
+            nn.Conv2d(before, width, 3, stride, 1, bias=False), nn.BatchNorm2d(width), nn.ReLU(),
+            nn.Conv2d(width, width, 3, 1, 1, bias=False), nn.BatchNorm2d(width),
+        )  # fmt: skip
+        same = stride == 1 and before == width
+        self.short: nn.Module = (
+            nn.Identity()
+            if same
+            else nn.Sequential(nn.Conv2d(before, width, 1, stride, bias=False), nn.BatchNorm2d(width))
+        )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.relu(self.body(x) + self.short(x))
+
+
+def resnet34(channels: int = 3, classes: int = 10, width: int = 1) -> nn.Module:
+    """ResNet34 with a 3x3 stem for small images; the weak agent on CIFAR-10.
+
+    `width` divides every layer, for small versions.
+    """
+    before = 64 // width
+    layers: list[nn.Module] = [nn.Conv2d(channels, before, 3, 1, 1, bias=False), nn.BatchNorm2d(before), nn.ReLU()]
+    for maps, blocks in ((64, 3), (128, 4), (256, 6), (512, 3)):
+        for b in range(blocks):
+            layers.append(_Residual(before, maps // width, 2 if b == 0 and maps > 64 else 1))
+            before = maps // width
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(before, classes))
+
+
+def cnn13(channels: int = 3, classes: int = 10, size: int = 32, width: int = 1) -> nn.Module:
+    """The 13-layer CNN, the strong agent: three pairs of convolutions, then three full layers.
+
+    `width` divides every layer, for small versions.
+    """
+    layers: list[nn.Module] = []
+    before = channels
+    for first, second in ((32, 64), (128, 128), (256, 256)):
+        a, b = first // width, second // width
+        layers += [
+            nn.Conv2d(before, a, 3, padding=1),
+            nn.BatchNorm2d(a),
+            nn.ReLU(),
+            nn.Conv2d(a, b, 3, padding=1),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+        ]
+        before = b
+    left = size // 8
+    return nn.Sequential(
+        *layers, nn.Flatten(), nn.Dropout(0.1),
+        nn.Linear(before * left * left, 1024 // width), nn.ReLU(), nn.Linear(1024 // width, 512 // width), nn.ReLU(),
+        nn.Dropout(0.1), nn.Linear(512 // width, classes),
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How an agent is made: its network, its data and its training."""
+
+    data: str
+    network: str
+    seed: int
+    images: int = 25_000
+    epochs: int = 100
+    every: int = 20
+    rate: float = 0.1
+    batch: int = 128
+    width: int = 1
+    noise: float = 0.0
+
+    @property
+    def name(self) -> str:
+        """What its recorded predictions are called."""
+        return f"{self.data}-{self.network}-{self.seed}"
+
+
+def paper_recipes(seed: int) -> list[Recipe]:
+    """The paper's four agents: weak and strong, on both data sets."""
+    mnist, cifar = {"epochs": 100, "every": 20}, {"epochs": 180, "every": 40}
+    return [
+        Recipe("mnist", "lenet", 2 * seed, **mnist), Recipe("mnist", "cnn13", 2 * seed + 1, **mnist),
+        Recipe("cifar10", "resnet34", 2 * seed, **cifar), Recipe("cifar10", "cnn13", 2 * seed + 1, **cifar),
+    ]  # fmt: skip
+
+
+def build(recipe: Recipe) -> nn.Module:
+    """The untrained network of a recipe, seeded."""
+    torch.manual_seed(recipe.seed)
+    channels, size = (1, 28) if recipe.data == "mnist" else (3, 32)
+    makers: dict[str, Callable[[], nn.Module]] = {
+        "lenet": lambda: lenet(channels, 10, size),
+        "resnet34": lambda: resnet34(channels, 10, recipe.width),
+        "cnn13": lambda: cnn13(channels, 10, size, recipe.width),
+    }
+    return nn.Sequential(_Centred(recipe.data), makers[recipe.network]())
+
+
+class _Centred(nn.Module):
+    """Takes images in 0..1, so that an attack may too, and centres them."""
+
+    mean: torch.Tensor
+    spread: torch.Tensor
+
+    def __init__(self, data: str) -> None:
+        super().__init__()
+        mean, spread = ([0.1307], [0.3081]) if data == "mnist" else ([0.491, 0.482, 0.447], [0.247, 0.243, 0.262])
+        self.register_buffer("mean", torch.tensor(mean)[:, None, None])
+        self.register_buffer("spread", torch.tensor(spread)[:, None, None])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (x - self.mean) / self.spread
+
+
+def train(
+    recipe: Recipe, dataset: Dataset, *, folder: Path | None = None, progress: Progress | None = None
+) -> nn.Module:
+    """The trained network of a recipe; resumed from `folder` if an earlier run stopped half-way."""
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    net: nn.Module = build(recipe).to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+    images, labels = _own_data(recipe, dataset, device)
+    shuffle = torch.Generator(device="cpu").manual_seed(recipe.seed)
+    kept = None if folder is None else folder / f"{recipe.name}.pt"
+    first, momentum = _resumed(kept, recipe, net, shuffle)
+    for start in range(first - first % recipe.every, recipe.epochs, recipe.every):
+        rate = recipe.rate * 0.1 ** (start // recipe.every)
+        step, optimiser = _stepper(net, rate, images, recipe.batch, momentum)
+        for epoch in range(max(start, first), min(start + recipe.every, recipe.epochs)):
+            order = torch.randperm(len(images), generator=shuffle).to(device)
+            loss = torch.zeros((), device=device)
+            for batch in torch.split(order, recipe.batch):
+                if len(batch) == recipe.batch or len(images) < recipe.batch:
+                    loss = step(images[batch], labels[batch])
+            if progress is not None:
+                progress(epoch + 1, recipe.epochs, float(loss))
+        momentum = optimiser.state_dict()
+        if kept is not None:
+            _keep(kept, recipe, net, shuffle, momentum, min(start + recipe.every, recipe.epochs))
+    return net.eval()
+
+
+def _own_data(recipe: Recipe, dataset: Dataset, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    """The images a recipe draws, in 0..1, and their labels, some of them noised if it says so."""
+    rng = np.random.default_rng(recipe.seed)
+    chosen = rng.choice(len(dataset.train_labels), min(recipe.images, len(dataset.train_labels)), replace=False)
+    labels = dataset.train_labels[chosen].copy()
+    wrong = rng.random(len(labels)) < recipe.noise
+    labels[wrong] = rng.integers(0, 10, int(wrong.sum()))
+    images = torch.from_numpy(dataset.train_images[chosen].copy()).to(device).float() / 255
+    return images.contiguous(memory_format=torch.channels_last), torch.from_numpy(labels).to(device)
+
+
+def _stepper(
+    net: nn.Module, rate: float, images: torch.Tensor, batch: int, momentum: Any
+) -> tuple[Callable[[torch.Tensor, torch.Tensor], torch.Tensor], torch.optim.Optimizer]:
+    """One step of SGD at a learning rate; on a GPU captured as one graph, since launching is what costs."""
+    net.train()
+    optimiser = torch.optim.SGD(net.parameters(), rate, momentum=0.9, weight_decay=1e-4)
+    if momentum is not None:
+        optimiser.load_state_dict(momentum)
+        for group in optimiser.param_groups:
+            group["lr"] = rate
+    cuda = images.is_cuda
+    mixed = torch.autocast("cuda", torch.bfloat16, cache_enabled=False) if cuda else nullcontext()
+
+    def step(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        optimiser.zero_grad(set_to_none=True)
+        with mixed:
+            loss = cross_entropy(net(x), y)
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimiser.step()
+        return loss.detach()
+
+    if not cuda or len(images) < batch:
+        return step, optimiser
+    return _captured(step, images[:batch].clone(memory_format=torch.channels_last), batch), optimiser
+
+
+def _captured(
+    step: Callable[[torch.Tensor, torch.Tensor], torch.Tensor], x: torch.Tensor, batch: int
+) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
+    y = torch.zeros(batch, dtype=torch.long, device=x.device)
+    replayed: list[tuple[torch.cuda.CUDAGraph, torch.Tensor]] = []
+    seen = 0
+
+    def run(images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        nonlocal seen
+        seen += 1
+        x.copy_(images)
+        y.copy_(labels)
+        if seen <= 3:  # warm up on real batches, on a side stream, as capturing asks
+            side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+            side.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(side):
+                loss = step(x, y)
+            torch.cuda.current_stream().wait_stream(side)
+            return loss
+        if not replayed:
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
+                loss = step(x, y)
+            replayed.append((graph, loss))
+        graph, loss = replayed[0]
+        graph.replay()
+        return loss
+
+    return run
+
+
+def _resumed(kept: Path | None, recipe: Recipe, net: nn.Module, shuffle: torch.Generator) -> tuple[int, Any]:
+    if kept is None or not kept.exists():
+        return 0, None
+    state = torch.load(kept, weights_only=True, map_location=next(net.parameters()).device)
+    if state.get("recipe") != asdict(recipe):
+        raise InputError(f"{kept}: another recipe's training is kept there; move it away, or use another folder")
+    net.load_state_dict(state["net"])
+    shuffle.set_state(state["shuffle"].cpu())
+    torch.set_rng_state(state["dropout"][0].cpu())
+    if torch.cuda.is_available() and len(state["dropout"]) > 1:
+        torch.cuda.set_rng_state(state["dropout"][1].cpu())
+    return int(state["epoch"]), state["momentum"]
+
+
+def _keep(kept: Path, recipe: Recipe, net: nn.Module, shuffle: torch.Generator, momentum: Any, epoch: int) -> None:
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    beside = kept.with_suffix(".new")
+    dropout = [torch.get_rng_state(), *([torch.cuda.get_rng_state()] if torch.cuda.is_available() else [])]
+    state = {"recipe": asdict(recipe), "net": net.state_dict(), "shuffle": shuffle.get_state(), "dropout": dropout}
+    torch.save(state | {"momentum": momentum, "epoch": epoch}, beside)
+    beside.replace(kept)
+
+
+def predict(net: nn.Module, images: npt.NDArray[np.uint8], *, batch: int = 1000) -> Rows:
+    """Probabilities (N, L) of images given as bytes."""
+    device = next(net.parameters()).device
+    found = []
+    with torch.no_grad():
+        for part in np.array_split(images, max(1, len(images) // batch)):
+            x = torch.from_numpy(part.copy()).to(device).float() / 255
+            found.append(net(x).softmax(1).cpu().numpy())
+    return np.concatenate(found).astype(np.float32)
+
+
+def predict_attacked(
+    net: nn.Module, images: npt.NDArray[np.uint8], labels: npt.NDArray[np.int64], *, seed: int = 0, batch: int = 1000
+) -> Rows:
+    """Probabilities of the same images after an attack on this very network."""
+    device = next(net.parameters()).device
+    generator = torch.Generator(device=device).manual_seed(seed)
+    found = []
+    for part, truth in zip(*(np.array_split(a, max(1, len(images) // batch)) for a in (images, labels)), strict=True):
+        x = torch.from_numpy(part.copy()).to(device).float() / 255
+        moved = pgd(net, x, torch.from_numpy(truth).to(device), generator=generator)
+        with torch.no_grad():
+            found.append(net(moved).softmax(1).cpu().numpy())
+    return np.concatenate(found).astype(np.float32)
