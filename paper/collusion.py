@@ -141,12 +141,25 @@ def lopsided_prior():
     return cases
 
 
+def pays_by(d, hostile_delta):
+    """The first gamma at which any relabelling of any one label earns as much as the truth."""
+    for gamma in GAMMAS:
+        mixed = (1 - gamma) * d + gamma * hostile_delta
+        margin = np.diag(mixed)[:, None] - mixed + np.eye(len(d))
+        if margin.min() <= 1e-12:
+            return gamma
+    return np.inf
+
+
 def ten_labels():
     """The worst permutation, in a world of even errors and in one of labels in pairs."""
     prior, cases = np.full(10, 0.1), {}
     for name, own in (("even errors", paired_confusion(0.6, 0.4 / 9)), ("mistakable pairs", paired_confusion())):
         hostile, lie, fraction = permuted(own, delta(prior, own, own))
         world = (prior, own, own, hostile, lie)
+        # The lie that is followed here is the first that pays: no other relabelling does before.
+        first = pays_by(delta(prior, own, own), delta(prior, own, hostile))
+        assert abs(first - fraction) <= 0.001 + 1e-9
         cases[name] = (fraction, line(*world), simulated(*world))
     return cases
 
@@ -163,7 +176,8 @@ def drawn(worlds, printed):
             panel.axvline(predicted, color=colour, ls=":", lw=1)
         panel.axhline(0, color=BLACK, lw=0.8)
         panel.legend(loc="lower left")
-        labelled(panel, head, "share of colluders γ", "truth minus the best lie")
+        lie = "the lie that pays first" if head.startswith("ten") else "the best lie"
+        labelled(panel, head, "share of colluders γ", f"truth minus {lie}")
     _, lead, _ = worlds["lopsided"]["largest J, reversed"]
     broken = (lead < 0) & (printed > GAMMAS)
     axes[1].fill_between(GAMMAS, lead, 0, where=broken, color=RED, alpha=0.3)

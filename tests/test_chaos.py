@@ -18,9 +18,9 @@ def db(request: pytest.FixtureRequest) -> str:
     return "sqlite" if request.param == "sqlite" else shared().database()
 
 
-def chaos(db: str, kills: int, bug: str = "none") -> dict[str, Any]:
+def chaos(db: str, kills: int, bug: str = "none", seed: int = 0) -> dict[str, Any]:
     """A run in a process of its own: it forks, which a process with threads must not."""
-    command = [sys.executable, str(HARNESS), "--db", db, "--kills", str(kills), "--bug", bug]
+    command = [sys.executable, str(HARNESS), "--db", db, "--kills", str(kills), "--bug", bug, "--seed", str(seed)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.stdout, done.stderr
     found: dict[str, Any] = json.loads(done.stdout)
@@ -37,12 +37,13 @@ def test_a_process_killed_at_random_moments_loses_nothing_and_doubles_nothing(db
 
 @pytest.mark.parametrize("bug", ["commit-per-posting", "no-unique-key", "no-rollback"])
 def test_a_planted_mistake_is_noticed(bug: str) -> None:
-    assert chaos("sqlite", kills=20, bug=bug)["problems"] > 0
+    # where the kills land is chance: one run misses a mistake now and then, five in a row do not
+    assert any(chaos("sqlite", 15, bug, seed)["problems"] for seed in range(5))
 
 
 @pytest.mark.parametrize("bug", ["commit-per-posting", "no-unique-key", "no-rollback"])
 def test_a_planted_mistake_is_noticed_on_postgresql(bug: str) -> None:
-    assert chaos(shared().database(), kills=8, bug=bug)["problems"] > 0
+    assert any(chaos(shared().database(), 12, bug, seed)["problems"] for seed in range(5))
 
 
 @pytest.mark.slow

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tarfile
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -239,7 +240,7 @@ def test_without_labels_the_rest_is_drawn_and_one_sentence_says_what_is_missing(
     document = json.loads((tmp_path / "curves.json").read_text())
     assert Counter(c["reference"] for c in document["curves"]) == {"peer": 16, "attacked peer": 16}
     assert "ground truth are left out, for the labels are not there" in " ".join(
-        figures.captions(experiments.curves(1, experiments.load(0), None, Options(runs=1))).split()
+        figures.caption(experiments.curves(1, experiments.load(0), None, Options(runs=1))).split()
     )
 
 
@@ -349,3 +350,11 @@ def test_the_numbers_need_neither_torch_nor_matplotlib():
 def test_an_empty_figure_is_refused():
     with pytest.raises(OptionError, match="a figure needs a curve"):
         figures.draw([])
+
+
+def test_a_caption_claims_no_more_than_the_curves_show(recorded):
+    curves = experiments.curves(3, recorded, None, Options(runs=1))
+    assert "Every curve falls at every step: the more an agent misreports" in figures.caption(curves)
+    rising = replace(curves[0], exact=curves[0].exact[::-1])
+    told = figures.caption([rising, *curves[1:]])
+    assert "15 of 16 curves fall at every step" in told and "the less it scores" not in told

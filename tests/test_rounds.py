@@ -132,6 +132,41 @@ def test_a_repeated_submission_gets_the_same_receipt_and_another_under_its_key_i
     assert rounds.submit("r1", "a0", report(labels_of(0)), key="k").commitment == first.commitment
 
 
+def test_going_back_to_an_earlier_report_makes_it_count_again(rounds):
+    """A, then B, then A: the receipt is for A, and A is what is scored."""
+    rounds.open(BATCH, secret="5ec2e7")
+    rounds.fund("r1")
+    for i in range(1, 4):
+        rounds.submit("r1", f"a{i}", report(labels_of(i)))
+    first = rounds.submit("r1", "a0", report(labels_of(0)))
+    rounds.submit("r1", "a0", report(labels_of(8)))
+    back = rounds.submit("r1", "a0", report(labels_of(0)))
+    assert rounds.submit("r1", "a0", report(labels_of(0))) == back
+    assert (back.commitment, back.entry > first.entry) == (first.commitment, True)
+    rounds.seal("r1")
+    other = Rounds(Ledger.open("sqlite://"))
+    assert rounds.settle("r1").amounts == sealed(other).settle("r1").amounts
+    other.ledger.close()
+
+
+def test_an_agent_may_restore_its_hypothesis_in_a_market(rounds):
+    rounds.open(MARKET)
+    rounds.fund("m1")
+    for agent in ("ann", "eve"):
+        rounds.fund("m1", 90_000, agent=agent)
+    entries = [
+        rounds.submit("m1", agent, report(labels)).entry
+        for agent, labels in (("ann", TRUTH), ("ann", TRUTH), ("eve", labels_of(5, 0.1)), ("ann", TRUTH))
+    ]
+    assert entries[0] == entries[1]
+    assert len(set(entries)) == 3
+    rounds.seal("m1")
+    amounts = rounds.settle("m1").amounts
+    assert amounts["eve"] < 0
+    assert amounts["ann"] > 6_000
+    assert rounds.verify("m1") == []
+
+
 def test_a_receipt_commits_to_round_agent_and_content(rounds):
     rounds.open(BATCH)
     taken = rounds.submit("r1", "a0", report(labels_of(0)))

@@ -237,6 +237,13 @@ class Journal:
         row = self._connection.execute(sa.select(_journal).where(_journal.c.id == id)).first()
         return None if row is None else Entry(*row)
 
+    def last(self, round: str, kind: str, prefix: str = "") -> Entry | None:
+        """The latest entry of a round and a kind, of those whose id begins with `prefix`."""
+        j = _journal.c
+        query = sa.select(_journal).where(j.round == round, j.kind == kind, j.id.startswith(prefix, autoescape=True))
+        row = self._connection.execute(query.order_by(j.seq.desc()).limit(1)).first()
+        return None if row is None else Entry(*row)
+
     def head(self) -> Head:
         """Where the journal ends."""
         query = sa.select(_journal.c.seq, _journal.c.hash).order_by(_journal.c.seq.desc()).limit(1)

@@ -275,7 +275,7 @@ class Rounds:
     def submit(self, round: str, agent: str, report: Reports, *, key: str | None = None) -> Receipt:
         """Take an agent's report; in a market its stake is held first, or it is not taken.
 
-        The same report again is the same request; a market step that restores an earlier one needs its own key.
+        The same report as the one that stands is the same request; to be sure over a bad line, give a key.
         """
         with self.ledger.writing() as journal:
             spec = _spec(journal, round)
@@ -283,7 +283,8 @@ class Rounds:
             _reports(spec, [(agent, content)])  # what could not be settled is refused now, not for everybody later
             nonce = _nonce(_secret(journal, round), round, agent, content)
             bound = commitment(round, agent, content, nonce)
-            id = f"{round}:submit:{quote(agent, safe='')}:{key or bound}"
+            mine = f"{round}:submit:{quote(agent, safe='')}:"
+            id = mine + (key or _turn(journal, spec, mine, bound))
             known = journal.get(id)
             if known is None:
                 _require(journal, round, "submit")
@@ -477,6 +478,17 @@ def _state(journal: Journal, round: str) -> str:
         if journal.get(f"{round}:{step}") is not None:
             return next(state for (_, taken), state in TRANSITIONS.items() if taken == step)
     return "none"
+
+
+def _turn(journal: Journal, spec: Spec, mine: str, bound: str) -> str:
+    """The key of a submission without one: that of the report that stands if it is the same, else a new one.
+
+    In a market the last step of all stands, so that an agent may restore what another changed.
+    """
+    standing = journal.last(spec.round, "submit", "" if spec.kind == "market" else mine)
+    if standing is not None and standing.id.startswith(mine) and json.loads(standing.body)["commitment"] == bound:
+        return standing.id.removeprefix(mine)
+    return f"{bound}:{0 if standing is None else standing.seq}"
 
 
 def _require(journal: Journal, round: str, step: str) -> None:

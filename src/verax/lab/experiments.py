@@ -11,7 +11,9 @@ from __future__ import annotations
 import csv
 import io
 import math
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, astuple, dataclass, fields, replace
 from functools import cached_property
 from importlib.resources import files as resources
@@ -69,7 +71,7 @@ class Predictions:
     clean: Floats
     attacked: Floats
 
-    @property
+    @cached_property
     def labels(self) -> Ints:
         """What the agent takes each image for."""
         return np.asarray(self.clean.argmax(1))
@@ -202,7 +204,8 @@ def curves(
     check([figure])
     known = labels or {}
     wanted = [s for s in _settings(figure) if s.reference != "truth" or s.data in known]
-    return [_curve(s, recorded, known, options or Options()) for s in wanted]
+    with ThreadPoolExecutor(os.cpu_count()) as pool:  # curves share nothing, and arrays this long leave the lock
+        return list(pool.map(lambda setting: _curve(setting, recorded, known, options or Options()), wanted))
 
 
 def _settings(figure: int) -> Iterator[_Setting]:

@@ -50,27 +50,29 @@ _PLACES = {
 }
 
 
-def captions(curves: Sequence[Curve]) -> str:
+def caption(curves: Sequence[Curve]) -> str:
     """What a figure shows and what to see in it.
 
     >>> falling = Curve(3, "a", "mnist", "W", "0-1", "uniform", "attacked peer", (0.0, 0.5), (0.9, 0.4), (0, 0), (), ())
-    >>> print(captions([falling]).splitlines()[0])
-    Figure 3. Scores against the misreport rate, the reference 0.3 under attack.
+    >>> print(caption([falling]).splitlines()[0])
+    Figure 3. Scores by misreport rate, against the other agent with 0.3 of it under attack.
     """
     figure = curves[0].figure
     data = " and ".join(dict.fromkeys(_DATA[curve.data] for curve in curves))
-    shown = f"on {data}" if figure < 3 else "the reference 0.3 under attack"
+    shown = f"on {data}" if figure < 3 else "against the other agent with 0.3 of it under attack"
     falling = sum(curve.decreasing for curve in curves)
-    fall = "Every curve falls" if falling == len(curves) else f"{falling} of {len(curves)} curves fall"
-    told = f"{fall} at every step: the more an agent misreports, the less it scores"
+    told = f"{falling} of {len(curves)} curves fall at every step"
+    if falling == len(curves):
+        told = "Every curve falls at every step: the more an agent misreports, the less it scores"
     if figure < 3 and len({curve.reference for curve in curves}) == 2:
         told += ", with ground truth or without"
     elif figure < 3:
         told += "; the curves with ground truth are left out, for the labels are not there"
     if _coincide(curves):
-        told += ". Where curves lie on each other, neither the reference nor the kind of misreport matters"
+        who = "reference" if figure < 3 else "agent"
+        told += f". Where curves lie on each other, neither the {who} nor the kind of misreport matters"
     return (
-        f"Figure {figure}. Scores against the misreport rate, {shown}.\n"
+        f"Figure {figure}. Scores by misreport rate, {shown}.\n"
         f"{told}. Lines are exact expectations, markers the centre of the drawn runs, bars their largest "
         "deviation from it. Below: how far the runs are from the lines, side by side."
     )
@@ -113,10 +115,11 @@ def draw(curves: Sequence[Curve]) -> Figure:
         axes[1, 0].set_ylabel("drawn - exact")
         handles, names = axes[0, 0].get_legend_handles_labels()
         figure.legend(handles, names, loc="upper center", ncols=len(names), frameon=False, handlelength=4.5)
-        lines = [line for part in captions(curves).splitlines() for line in textwrap.wrap(part, 175)]
+        lines = [line for part in caption(curves).splitlines() for line in textwrap.wrap(part, 175)]
         figure.text(0.06, 0.015, "\n".join(lines), va="bottom", linespacing=1.35)
         figure.subplots_adjust(left=0.065, right=0.99, top=0.88, bottom=0.245, wspace=0.2, hspace=0.1)
-        figure.align_ylabels(axes[:, 0])
+        for ax in axes[:, 0]:
+            ax.yaxis.set_label_coords(-0.2, 0.5)
     return figure
 
 
@@ -143,7 +146,7 @@ def _draw_curve(ax: Axes, curve: Curve, look: _Look, above: float) -> None:
     line: dict[str, Any] = {"color": look.colour, "linestyle": look.dashes, "linewidth": 1.0}
     marker: dict[str, Any] = {"marker": look.marker, "markersize": look.size, "markerfacecolor": "none"}
     ax.plot(rates, curve.exact, **line, zorder=above)
-    bars: dict[str, Any] = {"color": look.colour, "linestyle": "none", "elinewidth": 0.9, "capsize": 2.0}
+    bars: dict[str, Any] = {"color": look.colour, "linestyle": "none", "elinewidth": 0.9}
     ax.errorbar(rates, curve.centre, curve.deviation, **bars, **marker, zorder=above)
     ax.plot([], [], **line, **marker, label=_label(curve))  # the legend shows line and marker as one
 

@@ -1,0 +1,101 @@
+"""The studies of paper/: each ends in asserts of its own, and leaves the numbers that are recorded beside it."""
+
+import json
+import lzma
+import subprocess
+import sys
+import tarfile
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+PAPER = Path(__file__).parents[1] / "paper"
+SHARED = Path(__file__).parents[2] / "shared" / "data"
+LAID_OUT = Path("/tmp/datasets")
+RECORD = 1 + 3 * 32 * 32
+
+draws = pytest.mark.skipif(find_spec("matplotlib") is None, reason="the studies draw with matplotlib, not installed")
+
+
+def labels_only(archive, folder):
+    """The CIFAR-10 test batch with its labels, which stand in the file names, and black images."""
+    with lzma.open(archive) as raw, tarfile.open(fileobj=raw, mode="r|") as tar:
+        names = [Path(member.name).stem for member in tar if member.name.startswith("test/")]
+    place = folder / "cifar-10-batches-bin"
+    place.mkdir()
+    records = (bytes([int(name[6:])]) + bytes(RECORD - 1) for name in names)
+    (place / "test_batch.bin").write_bytes(b"".join(records))
+    return folder
+
+
+@pytest.fixture(scope="session")
+def data(tmp_path_factory):
+    """A folder that holds the labels of CIFAR-10's test images."""
+    if (LAID_OUT / "cifar-10-batches-bin" / "test_batch.bin").exists():
+        return LAID_OUT
+    if not (SHARED / "cifar10.tar.xz").exists():
+        pytest.skip(f"needs the labels of CIFAR-10, and neither {LAID_OUT} nor {SHARED} has them")
+    return labels_only(SHARED / "cifar10.tar.xz", tmp_path_factory.mktemp("labels"))
+
+
+def ran(*command):
+    return subprocess.run([sys.executable, *map(str, command)], capture_output=True, text=True, timeout=300)
+
+
+def same(found, recorded):
+    """Equal, numbers up to what machines round differently."""
+    if isinstance(recorded, dict):
+        return found.keys() == recorded.keys() and all(same(found[k], recorded[k]) for k in recorded)
+    if isinstance(recorded, list):
+        return len(found) == len(recorded) and all(map(same, found, recorded))
+    return found == (pytest.approx(recorded, rel=1e-5, abs=1e-8) if isinstance(recorded, float) else recorded)
+
+
+def holds(study, out, *more):
+    """Its asserts hold, its figure is small enough to show, and its numbers are those recorded."""
+    done = ran(PAPER / f"{study}.py", "--out", out, *more)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout
+    assert (out / f"{study}.svg").exists()
+    assert 10_000 < (out / f"{study}.png").stat().st_size < 150_000
+    found, recorded = (json.loads((folder / f"{study}.json").read_text()) for folder in (out, PAPER / "results"))
+    assert same(found, recorded)
+
+
+@draws
+@pytest.mark.parametrize("study", ["accuracy", "market", "overconfidence"])
+def test_a_study_of_recorded_networks_holds_and_repeats(study, tmp_path, data):
+    holds(study, tmp_path, "--data-dir", data)
+
+
+@draws
+@pytest.mark.parametrize("study", ["hybrid", "collusion"])
+def test_a_simulated_study_holds_and_repeats(study, tmp_path):
+    holds(study, tmp_path)
+
+
+@draws
+@pytest.mark.slow
+def test_the_long_study_of_learned_signs_holds_and_repeats(tmp_path):
+    holds("learned_sign", tmp_path)
+
+
+def test_labels_laid_out_from_the_archive_are_the_data_sets(tmp_path, data):
+    from verax.lab.datasets import test_labels
+
+    if not (SHARED / "cifar10.tar.xz").exists():
+        pytest.skip(f"{SHARED} is not there")
+    laid_out = labels_only(SHARED / "cifar10.tar.xz", tmp_path)
+    assert test_labels("cifar10", laid_out).tolist() == test_labels("cifar10", data).tolist()
+
+
+def test_the_readme_says_what_the_results_say():
+    done = ran(PAPER / "build_readme.py", "--check")
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_changed_number_would_be_noticed():
+    assert same({"a": [1.0, None]}, {"a": [1.0 + 1e-9, None]})
+    assert not same({"a": [1.0, None]}, {"a": [1.01, None]})
+    assert not same({"a": [1.0]}, {"a": [1.0, 2.0]})
