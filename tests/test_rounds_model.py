@@ -81,7 +81,9 @@ class Model:
             self._move("house", *what)
 
     def submit(self, name: str, r: Round, agent: str, answer: tuple[int, ...], key: str | None) -> None:
-        if self._new(r, r.taken, (agent, key or answer), answer):
+        if key is None and r.live.get(agent) == answer:
+            return  # what stands already
+        if self._new(r, r.taken, (agent, key or len(r.taken)), answer):
             r.live[agent] = answer
 
     def seal(self, name: str, r: Round) -> None:
@@ -143,6 +145,7 @@ class Machine(RuleBasedStateMachine):
     def ask(self, *request: Any) -> None:
         """Make a request: both do it, or both refuse and nothing changes; an answered one is answered the same."""
         before = self.ledger.head()
+        returning = request[0] == "submit" and request[-1] is None and not self.stands(*request[1:4])
         try:
             self.model.do(*request)
         except Refused:
@@ -151,11 +154,15 @@ class Machine(RuleBasedStateMachine):
             assert self.ledger.head() == before
             return
         reply = self.make(*request)
-        if request in self.replies:
+        if request in self.replies and not returning:
             assert reply == self.replies[request] and self.ledger.head() == before
         self.replies[request] = reply
         if isinstance(reply, Receipt):
             self.receipts.append(reply.head)
+
+    def stands(self, round: str, agent: str, answer: tuple[int, ...]) -> bool:
+        """Whether this is the report that counts now: without a key, only that one again is the same request."""
+        return round in self.model.rounds and self.model.rounds[round].live.get(agent) == answer
 
     def make(self, step: str, round: str, *rest: Any) -> Any:
         if step == "open":
