@@ -65,7 +65,7 @@ scores fall in most situations, fluctuating under attack on CIFAR-10.
 The agents behind them: 25,000 training images each, seeds {seeds}, on an {device}; ResNet34 took {resnet_seconds} s
 with the four agents of a seed side by side. `python paper/train.py --data-dir DATA --out OUT --seeds 0 1 2`.
 
-| agent | the paper, % | ours, three seeds, % | within a point? |
+| agent | the paper, % | ours, three seeds, % | mean within a point? |
 |---|---|---|---|
 {agents}
 
