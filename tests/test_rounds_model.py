@@ -155,7 +155,11 @@ class Machine(RuleBasedStateMachine):
             return
         reply = self.make(*request)
         if request in self.replies and not returning:
-            assert reply == self.replies[request] and self.ledger.head() == before
+            assert self.ledger.head() == before
+            # the same report may stand under a key that was given for it since: then that entry is the answer
+            keyless = request[0] == "submit" and request[-1] is None
+            same = (lambda r: r.commitment) if keyless else (lambda r: r)
+            assert same(reply) == same(self.replies[request])
         self.replies[request] = reply
         if isinstance(reply, Receipt):
             self.receipts.append(reply.head)
