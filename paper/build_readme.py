@@ -69,7 +69,8 @@ with the four agents of a seed side by side. `python paper/train.py --data-dir D
 |---|---|---|---|
 {agents}
 
-Our ResNet34 is more accurate than the paper's, so weak and strong are closer together here. The small networks of
+The CIFAR-10 images trained on here had gone through JPEG (quality 75), so its accuracies compare only roughly.
+Our ResNet34 is more accurate than the paper's, for a reason no run here shows, so weak and strong are closer together. The small networks of
 `accuracy.py` and `market.py` are {population} more, seeds {first} to {last}, of the same machine (`--population`).
 
 ## Slips in the paper, and what verax does
