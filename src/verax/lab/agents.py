@@ -112,11 +112,23 @@ class Recipe:
     batch: int = 128
     width: int = 1
     noise: float = 0.0
+    rebuilt: bool = False  # a new optimiser every epoch, so momentum starts from nothing
+    frozen: bool = False  # left in evaluation mode after the first epoch: batch statistics stay as they were
 
     @property
     def name(self) -> str:
         """What its recorded predictions are called."""
         return f"{self.data}-{self.network}-{self.seed}"
+
+    @property
+    def spans(self) -> list[tuple[int, int]]:
+        """Epochs trained alike, first to last but one: at one learning rate, in one mode.
+
+        >>> Recipe("mnist", "lenet", 0, epochs=50, every=20, frozen=True).spans
+        [(0, 1), (1, 20), (20, 40), (40, 50)]
+        """
+        starts = sorted({*range(0, self.epochs, self.every), *([1] if self.frozen and self.epochs > 1 else [])})
+        return list(zip(starts, [*starts[1:], self.epochs], strict=True))
 
 
 def paper_recipes(seed: int) -> list[Recipe]:
@@ -166,10 +178,15 @@ def train(
     shuffle = torch.Generator(device="cpu").manual_seed(recipe.seed)
     kept = None if folder is None else folder / f"{recipe.name}.pt"
     first, momentum = _resumed(kept, recipe, net, shuffle)
-    for start in range(first - first % recipe.every, recipe.epochs, recipe.every):
+    for start, end in recipe.spans:
+        if start < first:
+            continue
+        net.train(not recipe.frozen or start == 0)
         rate = recipe.rate * 0.1 ** (start // recipe.every)
         step, optimiser = _stepper(net, rate, images, recipe.batch, momentum)
-        for epoch in range(max(start, first), min(start + recipe.every, recipe.epochs)):
+        for epoch in range(start, end):
+            if recipe.rebuilt:
+                _forget(optimiser)
             order = torch.randperm(len(images), generator=shuffle).to(device)
             loss = torch.zeros((), device=device)
             for batch in torch.split(order, recipe.batch):
@@ -179,7 +196,7 @@ def train(
                 progress(epoch + 1, recipe.epochs, float(loss))
         momentum = optimiser.state_dict()
         if kept is not None:
-            _keep(kept, recipe, net, shuffle, momentum, min(start + recipe.every, recipe.epochs))
+            _keep(kept, recipe, net, shuffle, momentum, end)
     return net.eval()
 
 
@@ -198,7 +215,6 @@ def _stepper(
     net: nn.Module, rate: float, images: torch.Tensor, batch: int, momentum: Any
 ) -> tuple[Callable[[torch.Tensor, torch.Tensor], torch.Tensor], torch.optim.Optimizer]:
     """One step of SGD at a learning rate; on a GPU captured as one graph, since launching is what costs."""
-    net.train()
     optimiser = torch.optim.SGD(net.parameters(), rate, momentum=0.9, weight_decay=1e-4)
     if momentum is not None:
         optimiser.load_state_dict(momentum)
@@ -218,6 +234,13 @@ def _stepper(
     if not cuda or len(images) < batch:
         return step, optimiser
     return _captured(step, images[:batch].clone(memory_format=torch.channels_last), batch), optimiser
+
+
+def _forget(optimiser: torch.optim.Optimizer) -> None:
+    """As if the optimiser were new: its momentum is nothing again."""
+    for state in optimiser.state.values():
+        if state.get("momentum_buffer") is not None:
+            state["momentum_buffer"].zero_()
 
 
 def _captured(
