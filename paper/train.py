@@ -69,14 +69,14 @@ def variant_recipes(names: list[str], seeds: list[int]) -> list[tuple[str, Recip
     ]
 
 
-def teller(recipe: Recipe) -> Callable[[int, int, float], None]:
+def teller(name: str) -> Callable[[int, int, float], None]:
     """Prints where the training stands, every tenth epoch."""
     start = time.perf_counter()
 
     def told(epoch: int, epochs: int, loss: float) -> None:
         if epoch % 10 == 0 or epoch == epochs:
             taken = time.perf_counter() - start
-            print(f"{recipe.name}: epoch {epoch}/{epochs}, loss {loss:.4f}, {taken:.0f} s", flush=True)
+            print(f"{name}: epoch {epoch}/{epochs}, loss {loss:.4f}, {taken:.0f} s", flush=True)
 
     return told
 
@@ -85,7 +85,7 @@ def one(recipe: Recipe, data: Path, out: Path, attack: bool) -> None:
     """Train one agent in this process and leave its predictions in a file of its own."""
     dataset = load(recipe.data, data, fetch=False)
     start = time.perf_counter()
-    net = train(recipe, dataset, folder=out / "checkpoints", progress=teller(recipe))
+    net = train(recipe, dataset, folder=out / "checkpoints", progress=teller(recipe.name))
     taken = time.perf_counter() - start
     clean = predict(net, dataset.test_images)
     arrays = {"clean": clean.astype(np.float16)}
@@ -102,7 +102,7 @@ def one(recipe: Recipe, data: Path, out: Path, attack: bool) -> None:
 def accuracy_alone(recipe: Recipe, data: Path, out: Path) -> None:
     """Train one agent in this process and leave its accuracy; a diverged one is stopped and counts as chance."""
     dataset = load(recipe.data, data, fetch=False)
-    start, told = time.perf_counter(), teller(recipe)
+    start, told = time.perf_counter(), teller(out.name)
 
     def watched(epoch: int, epochs: int, loss: float) -> None:
         told(epoch, epochs, loss)
