@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,8 @@ import numpy.typing as npt
 
 from verax.errors import InputError, OptionError
 from verax.joint import Public
-from verax.kernels import Floats
+from verax.kernels import Engine, Floats, engine
+from verax.linear import mean_over_peers
 from verax.pairs import Part, Plan, beside, one_peer, pair_values
 from verax.reports import Reports, some
 from verax.rules import Rule, RuleFunction, check_matrix, resolve
@@ -139,6 +140,9 @@ def score(
     seed: str | None = None,
     draws: int | None = None,
     rng: np.random.Generator | None = None,
+    backend: str = "auto",
+    threads: int | None = None,
+    max_bytes: int | None = None,
 ) -> Scores:
     """Score every agent, exactly: against truth where it is given, else against the other agents.
 
@@ -146,13 +150,14 @@ def score(
     it covers, peers on the others); chosen by what the truth covers if not given. `over`: mean or
     median over peers, or one peer drawn from `seed`. `sign`, with rule "ca" only: identity, split,
     plugin, or a matrix. `draws` with `rng`: Algorithm 1 as the paper runs it, that many random
-    pairings a task, for comparison.
+    pairings a task, for comparison. `backend` (auto, numpy, numba or torch), `threads` and `max_bytes`
+    (of extra memory) say how it is counted; they never change a score.
 
     >>> reports = Reports.of(labels=[[0, 1, 0, 1, 1], [0, 1, 1, 1, 0], [1, 1, 0, 0, 1]])
     >>> score(reports, truth=[0, 1, 0, 1, 1])["0"].score
     0.6
     """
-    options = Options(rule, against, over, sign, floor, seed, draws, rng)
+    options = Options(rule, against, over, sign, floor, seed, draws, rng, engine(backend, threads, max_bytes))
     return scored(prepare(reports, truth, public, options))
 
 
@@ -168,6 +173,7 @@ class Options:
     seed: str | None = None
     draws: int | None = None
     rng: np.random.Generator | None = None
+    engine: Engine = field(default_factory=Engine)
 
 
 @dataclass(frozen=True)
@@ -276,7 +282,7 @@ def _plan(reports: Reports, signal: Public, against: str, options: Options) -> P
     name, matrix = _sign(chosen, options.sign, len(reports.classes))
     if options.draws is not None:
         _check_draws(chosen, name, signal, options)
-    return Plan(chosen, name, matrix, over, options.seed, options.draws, options.rng)
+    return Plan(chosen, name, matrix, over, options.seed, options.draws, options.rng, options.engine)
 
 
 def _check_draws(rule: Rule, sign: str | None, signal: Public, options: Options) -> None:
@@ -374,6 +380,12 @@ def _against_truth(reports: Reports, signal: Public, plan: Plan) -> list[Part | 
 
 
 def _against_peers(reports: Reports, signal: Public, plan: Plan) -> list[Part | None]:
+    """Every agent against the others, by the cheapest way that the mechanism and the reports allow."""
+    parts = mean_over_peers(reports, signal, plan)
+    return _pair_by_pair(reports, signal, plan) if parts is None else parts
+
+
+def _pair_by_pair(reports: Reports, signal: Public, plan: Plan) -> list[Part | None]:
     parts = []
     for i in range(len(reports.agents)):
         chosen = np.arange(len(reports.agents)) != i

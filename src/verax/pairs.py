@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from verax.errors import OptionError, VeraxError
 from verax.joint import Estimate, Joint, Public, influences, means, signs, stderrs, values
-from verax.kernels import Floats, Ints, Labels, pair_counts, pair_sum
+from verax.kernels import Engine, Floats, Ints, Labels, pair_counts, pair_sum
 from verax.reports import Reports
 from verax.rules import Rule
 
@@ -34,6 +34,7 @@ class Plan:
     seed: str | None
     draws: int | None
     rng: np.random.Generator | None
+    engine: Engine = field(default_factory=Engine)
 
 
 @dataclass(frozen=True)

@@ -6,12 +6,48 @@ All kernels give bit-equal int64 counts.
 
 from __future__ import annotations
 
+import importlib.util
+from dataclasses import dataclass
+
 import numpy as np
 import numpy.typing as npt
+
+from verax.errors import ExtraMissing, OptionError
 
 Labels = npt.NDArray[np.signedinteger]
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
+BACKENDS = ("auto", "numpy", "numba", "torch")
+
+
+@dataclass(frozen=True)
+class Engine:
+    """How the counting is done, never what it gives.
+
+    >>> Engine(backend="numpy").threads is None  # every core this process may use
+    True
+    """
+
+    backend: str = "auto"
+    threads: int | None = None
+    max_bytes: int = 64 * 2**20
+
+
+def engine(backend: str = "auto", threads: int | None = None, max_bytes: int | None = None) -> Engine:
+    """A checked choice of how to count.
+
+    >>> engine("numpy", threads=1)
+    Engine(backend='numpy', threads=1, max_bytes=67108864)
+    """
+    if backend not in BACKENDS:
+        raise OptionError(f"backend is {backend!r}; choose one of {', '.join(BACKENDS)}")
+    if backend in ("numba", "torch") and importlib.util.find_spec(backend) is None:
+        raise ExtraMissing(f"backend {backend}", {"numba": "fast", "torch": "torch"}[backend])
+    if threads is not None and threads < 1:
+        raise OptionError(f"threads is {threads}; give 1 or more, or leave it out for every core")
+    if max_bytes is not None and max_bytes < 2**20:
+        raise OptionError(f"max_bytes is {max_bytes}; give at least {2**20}, a mebibyte")
+    return Engine(backend, threads, Engine.max_bytes if max_bytes is None else max_bytes)
 
 
 def _cells(own: Labels, part: Ints | None, width: int) -> Ints:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -133,11 +133,8 @@ class Recipe:
 
 def paper_recipes(seed: int) -> list[Recipe]:
     """The paper's four agents: weak and strong, on both data sets."""
-    mnist, cifar = {"epochs": 100, "every": 20}, {"epochs": 180, "every": 40}
-    return [
-        Recipe("mnist", "lenet", 2 * seed, **mnist), Recipe("mnist", "cnn13", 2 * seed + 1, **mnist),
-        Recipe("cifar10", "resnet34", 2 * seed, **cifar), Recipe("cifar10", "cnn13", 2 * seed + 1, **cifar),
-    ]  # fmt: skip
+    mnist, cifar = Recipe("mnist", "lenet", 2 * seed), Recipe("cifar10", "resnet34", 2 * seed, epochs=180, every=40)
+    return [agent for weak in (mnist, cifar) for agent in (weak, replace(weak, network="cnn13", seed=2 * seed + 1))]
 
 
 def build(recipe: Recipe) -> nn.Module:

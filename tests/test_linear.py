@@ -1,0 +1,122 @@
+"""The mean over peers without pairs gives what all pairs give, and does so where it is meant to."""
+
+from __future__ import annotations
+
+import importlib.util
+
+import numpy as np
+import pytest
+from numpy.random import default_rng
+
+import verax
+from verax import Reports, linear
+from verax.errors import OptionError, VeraxError
+from verax.kernels import Engine, per_task
+from verax.mechanisms import Options, _pair_by_pair, prepare
+
+numba_there = importlib.util.find_spec("numba") is not None
+BACKENDS = ["numpy", pytest.param("numba", marks=pytest.mark.skipif(not numba_there, reason="numba is not installed"))]
+
+
+def prepared(case, backend):
+    """A random world: labels or rows, a fixed S of some kind, groups of agents with the same gaps, a public signal."""
+    rng = default_rng(case)
+    agents, tasks, size = (int(rng.integers(*limits)) for limits in ((2, 9), (2, 90), (2, 13)))
+    truth = rng.integers(0, size, tasks)
+    labels = np.where(rng.random((agents, tasks)) < 0.6, truth, rng.integers(0, size, (agents, tasks)))
+    if case % 3 == 0:
+        labels = np.where((rng.random((3, tasks)) < 0.8)[rng.integers(0, 3, agents)], labels, -1)
+    options, rows = {}, None
+    match case % 5:
+        case 1:
+            options = {"rule": "ca", "sign": (rng.random((size, size)) < 0.5).astype(int)}
+        case 2:
+            options = {"rule": "ca", "sign": rng.random((size, size))}
+        case 3 | 4:
+            options = {"rule": ["ce", "brier"][case % 2]}
+            rows = rng.random((agents, tasks, size)) + 3 * np.eye(size)[np.maximum(labels, 0)]
+            rows = np.where((labels < 0)[..., None], np.nan, rows / rows.sum(2, keepdims=True))
+    public = [None, None, rng.integers(0, 4, tasks), rng.random((tasks, 2))][case // 5 % 4]
+    reports = Reports.of(labels, rows, classes=[f"c{i}" for i in range(size)])
+    return prepare(reports, None, public, Options(**options, engine=Engine(backend)))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_mean_over_peers_is_what_all_pairs_give(backend, monkeypatch):
+    monkeypatch.setattr(linear, "_groups_worth", lambda agents: agents)
+    compared = 0
+    for case in range(240):
+        try:
+            ready = prepared(case, backend)
+        except VeraxError:
+            continue
+        parts = ready.reports, ready.signal, ready.plan
+        for one, other in zip(linear.mean_over_peers(*parts), _pair_by_pair(*parts), strict=True):
+            assert (one is None) == (other is None)
+            if one is not None:
+                assert (one.tasks, one.references) == (other.tasks, other.references)
+                assert one.score == pytest.approx(other.score, abs=1e-12)
+                assert one.stderr == pytest.approx(other.stderr, abs=1e-12)
+                compared += 1
+    assert compared > 700
+
+
+def test_agents_with_gaps_of_their_own_are_scored_pair_by_pair():
+    rng = default_rng(0)
+    labels = np.where(rng.random((8, 60)) < 0.8, rng.integers(0, 3, (8, 60)), -1)
+    ready = prepare(Reports.of(labels), None, None, Options())
+    assert linear.mean_over_peers(ready.reports, ready.signal, ready.plan) is None
+
+
+@pytest.mark.parametrize("options", [{"over": "median"}, {"rule": "ca"}, {"rule": "ca", "sign": "plugin"}])
+def test_what_no_sum_over_peers_can_give_is_scored_pair_by_pair(options):
+    ready = prepare(Reports.of(default_rng(0).integers(0, 3, (5, 50))), None, None, Options(**options))
+    assert not linear.applies(ready.plan)
+
+
+def test_a_thousand_agents_are_scored_on_integers():
+    """Against the definition in Python's own integers, one division at the end."""
+    labels = default_rng(1).integers(0, 4, (1000, 30))
+    scores = verax.score(Reports.of(labels))
+    said = np.stack([np.bincount(column, minlength=4) for column in labels.T])
+    held = np.stack([np.bincount(row, minlength=4) for row in labels])
+    for i in (0, 499, 999):
+        own = int(said[np.arange(30), labels[i]].sum()) - 30
+        excess = 30 * own - int(held[i] @ (held.sum(0) - held[i]))
+        assert scores[str(i)].score == pytest.approx(excess / (30 * 29 * 999), rel=1e-15)
+
+
+def test_products_beyond_64_bits_are_still_exact(monkeypatch):
+    labels = default_rng(2).integers(0, 3, (6, 40))
+    plain = verax.score(Reports.of(labels))
+    monkeypatch.setattr(linear, "_LARGEST", 1)
+    assert verax.score(Reports.of(labels)) == plain
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(("agents", "tasks", "classes"), [(1, 1, 2), (130, 300, 10), (70, 257, 11), (3, 600, 2)])
+def test_tallies_and_sums_are_the_literal_ones(agents, tasks, classes, backend):
+    rng = default_rng(agents)
+    labels = rng.integers(0, classes, (agents, tasks)).astype(np.int8)
+    engine = Engine(backend)
+    said, held = per_task.tallies(labels, classes, engine)
+    assert said.tolist() == [[int((column == k).sum()) for k in range(classes)] for column in labels.T]
+    assert held.tolist() == [[int((row == k).sum()) for k in range(classes)] for row in labels]
+    table = rng.integers(0, 10**12, (tasks, classes))
+    assert per_task.weighed(labels, table, engine).tolist() == [
+        sum(int(table[n, k]) for n, k in enumerate(row)) for row in labels.tolist()
+    ]
+    terms = table / 1e12, said.astype(float), rng.random((agents, classes)), rng.random((agents, classes))
+    psi = per_task.influence(labels, *terms)
+    total, square = per_task.spread(labels, *terms, engine)
+    assert total == pytest.approx(psi.sum(1), rel=1e-12)
+    assert square == pytest.approx(tasks * psi.var(1), rel=1e-9, abs=1e-9)
+
+
+def test_how_it_is_counted_changes_no_score_and_wrong_ways_are_refused():
+    reports = Reports.of(default_rng(3).integers(0, 3, (6, 40)))
+    plain = verax.score(reports)
+    assert verax.score(reports, backend="numpy", threads=1, max_bytes=2**20).scores == plain.scores
+    for wrong in ({"backend": "cuda"}, {"threads": 0}, {"max_bytes": 1}):
+        with pytest.raises(OptionError, match=f"{next(iter(wrong))} is"):
+            verax.score(reports, **wrong)
