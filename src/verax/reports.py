@@ -80,7 +80,8 @@ class Reports:
                     f"and there are {size} classes; give probabilities of shape (agents, tasks, classes)"
                 )
             rows = _checked_rows(rows, held, agent_names, task_names, source)
-        for bad in np.argwhere((held < -1) | (held >= size))[:1]:
+        outside = held.size and (held.min() < -1 or held.max() >= size)
+        for bad in np.argwhere((held < -1) | (held >= size))[:1] if outside else ():
             raise InputError(
                 f"{source}: agent {agent_names[bad[0]]!r}, task {task_names[bad[1]]!r} has label {held[tuple(bad)]}; "
                 f"expected 0 to {size - 1}, or -1 for an abstention"
@@ -234,7 +235,7 @@ def checked_names(given: Sequence[str] | Array | None, count: int, what: str, so
     return names
 
 
-def _counted(labels: npt.NDArray[np.int64], source: str) -> int:
+def _counted(labels: Array, source: str) -> int:
     """How many classes labels without names make."""
     size = int(labels.max(initial=0)) + 1
     if size > MOST_CLASSES:
@@ -253,7 +254,7 @@ def _public_array(public: npt.ArrayLike, tasks: int, source: str) -> Array:
     return array
 
 
-def _label_array(labels: npt.ArrayLike, source: str) -> npt.NDArray[np.int64]:
+def _label_array(labels: npt.ArrayLike, source: str) -> npt.NDArray[Any]:
     array = np.asarray(labels)
     if array.ndim != 2 or array.dtype.kind not in "iu":
         raise InputError(
@@ -263,7 +264,7 @@ def _label_array(labels: npt.ArrayLike, source: str) -> npt.NDArray[np.int64]:
         raise InputError(
             f"{source}: label {array.max()} is no label; give 0 up, and -1 for an abstention in signed integers"
         )
-    return array.astype(np.int64)
+    return array
 
 
 def _probability_array(probabilities: npt.ArrayLike, source: str) -> Floats:
@@ -277,7 +278,7 @@ def _probability_array(probabilities: npt.ArrayLike, source: str) -> Floats:
 
 
 def _checked_rows(
-    rows: Floats, labels: npt.NDArray[np.int64], agents: Sequence[str], tasks: Sequence[str], source: str
+    rows: Floats, labels: npt.NDArray[Any], agents: Sequence[str], tasks: Sequence[str], source: str
 ) -> Floats:
     """Rows that are probabilities: finite, not negative, summing to 1; abstentions become NaN."""
     answered = labels >= 0
