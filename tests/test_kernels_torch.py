@@ -1,0 +1,157 @@
+"""The torch kernels beside the definitions, integer for integer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed: pip install 'verax[torch]'")
+
+from verax.kernels import _torch  # noqa: E402
+
+Ints = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Small:
+    """An engine as the kernels read it."""
+
+    threads: int | None = None
+    max_bytes: int = 2**26
+
+
+@dataclass(frozen=True)
+class Case:
+    """Reports of two sides, a part and a half for every task, and a sign that is given."""
+
+    rows: npt.NDArray[np.signedinteger]
+    columns: npt.NDArray[np.signedinteger]
+    classes: int
+    part: Ints
+    parts: int
+    half: Ints
+    sign: Ints
+
+
+def case(seed: int) -> Case:
+    """Every third case answers everything; every fourth puts the agents beside themselves."""
+    rng = np.random.default_rng(seed)
+    classes, tasks, parts = int(rng.integers(1, 14)), int(rng.integers(0, 200)), int(rng.integers(1, 5))
+    kind = (np.int8, np.int16, np.int32, np.int64)[seed % 4 if seed % 5 else 0]
+
+    def side() -> npt.NDArray[np.signedinteger]:
+        truth = rng.integers(0, classes, tasks)
+        labels = rng.integers(0, classes, (int(rng.integers(1, 8)), tasks))
+        labels = np.where(rng.random(labels.shape) < 0.4, truth, labels)
+        return np.where(rng.random(labels.shape) < (seed % 3) * 0.2, -1, labels).astype(kind)
+
+    rows = side()
+    columns = rows if seed % 4 == 0 else side()
+    part, half = rng.integers(0, parts, tasks), rng.integers(0, 2, tasks)
+    sign = rng.integers(0, 2, (classes, classes))
+    sign = np.eye(classes, dtype=np.int64) if seed % 7 == 0 else sign | sign.T if seed % 7 == 1 else sign
+    return Case(rows, columns, classes, part, parts, half, sign)
+
+
+def counted(c: Case, part: Ints, parts: int) -> Ints:
+    """Task by task, the definition of the counts."""
+    found = np.zeros((len(c.rows), len(c.columns), parts, c.classes, c.classes), dtype=np.int64)
+    for i, own in enumerate(c.rows):
+        for j, other in enumerate(c.columns):
+            both = (own >= 0) & (other >= 0)
+            np.add.at(found[i, j], (part[both], own[both], other[both]), 1)
+    return found
+
+
+def paid(counts: Ints, sign: str | Ints) -> tuple[Ints, Ints]:
+    """sum_kl S(k, l) (n C(k, l) - a(k) b(l)) and n from the counts, pair by pair and half by half."""
+    total = np.zeros(counts.shape[:3], dtype=np.int64)
+    for at in np.ndindex(total.shape):
+        learned = {"plugin": at[2], "split": 1 - at[2]}.get(sign) if isinstance(sign, str) else None
+        s = sign if learned is None else excess(counts[(*at[:2], learned)]) > 0
+        total[at] = (excess(counts[at]) * s).sum()
+    return total, counts.sum((-2, -1))
+
+
+def excess(c: Ints) -> Ints:
+    """n C - a b^T, 0 where there are too few tasks for a sign."""
+    return c.sum() * c - np.outer(c.sum(1), c.sum(0))
+
+
+ENGINES = (Small(), Small(threads=1, max_bytes=1), Small(threads=2, max_bytes=30_000))
+
+
+@pytest.mark.parametrize("block", range(6))
+def test_counts_and_totals_are_the_definitions_to_the_last_integer(block: int) -> None:
+    for seed in range(block * 25, block * 25 + 25):
+        c, engine = case(seed), ENGINES[seed % 3]
+        whole, halves = np.zeros_like(c.part), counted(c, c.half, 2)
+        once = counted(c, whole, 1)
+        for part, parts in ((c.part, c.parts), (None, 1)):
+            wanted = once if part is None else counted(c, part, parts)
+            np.testing.assert_array_equal(_torch.counts(c.rows, c.columns, c.classes, part, parts, engine), wanted)
+        for sign, half, counts in ((c.sign, None, once), ("plugin", None, once), ("split", c.half, halves)):
+            found = _torch.totals(c.rows, c.columns, c.classes, sign, half, engine)
+            for got, wanted in zip(found, paid(counts, sign), strict=True):
+                assert got.dtype == np.int64
+                np.testing.assert_array_equal(got, wanted)
+
+
+@pytest.mark.parametrize("tasks", [63, 64, 65, 4097])
+def test_chunks_of_tasks_and_tiles_of_agents_may_end_anywhere(tasks: int) -> None:
+    rng = np.random.default_rng(tasks)
+    labels = rng.integers(-1, 3, (9, tasks)).astype(np.int8)
+    wanted = _torch.totals(labels, labels, 3, "plugin", None, Small())
+    for budget in (1, 5_000, 60_000, 10**6):
+        for got, expected in zip(
+            _torch.totals(labels, labels, 3, "plugin", None, Small(max_bytes=budget)), wanted, strict=True
+        ):
+            np.testing.assert_array_equal(got, expected)
+
+
+@pytest.mark.parametrize("shape", [(0, 5, 4), (3, 0, 4), (2, 3, 0)])
+def test_nobody_beside_nobody_and_no_tasks_give_empty_answers(shape: tuple[int, int, int]) -> None:
+    rows, columns = np.zeros((shape[0], shape[2]), dtype=np.int8), np.zeros((shape[1], shape[2]), dtype=np.int8)
+    half = np.zeros(shape[2], dtype=np.int64)
+    assert not _torch.counts(rows, columns, 3, half, 2, Small()).any()
+    for sign in ("plugin", "split", np.eye(3, dtype=np.int64)):
+        total, tasks = _torch.totals(rows, columns, 3, sign, half, Small())
+        assert total.shape == (shape[0], shape[1], 2 if isinstance(sign, str) and sign == "split" else 1)
+        assert not total.any()
+        assert tasks.sum() == shape[0] * shape[1] * shape[2]
+
+
+def test_the_threads_of_torch_are_as_they_were() -> None:
+    before = torch.get_num_threads()
+    _torch.totals(np.zeros((2, 9), dtype=np.int8), np.zeros((2, 9), dtype=np.int8), 2, "plugin", None, Small(threads=1))
+    assert torch.get_num_threads() == before
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_the_linear_form_is_the_sum_over_all_pairs(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    classes, agents, tasks = int(rng.integers(2, 12)), int(rng.integers(2, 15)), int(rng.integers(2, 80))
+    labels = rng.integers(0, classes, (agents, tasks)).astype((np.int8, np.int16)[seed % 2])
+    sign = rng.integers(0, 2, (classes, classes))
+    own, a, m = _torch.linear(torch.from_numpy(labels) if seed % 3 == 0 else labels, classes, sign)
+    np.testing.assert_array_equal(a, [np.bincount(x, minlength=classes) for x in labels])
+    np.testing.assert_array_equal(m, [np.bincount(x, minlength=classes) for x in labels.T])
+    over_peers = tasks * (own - a @ np.diag(sign)) - ((a @ sign) * (a.sum(0) - a)).sum(1)
+    pairs, _ = _torch.totals(labels, labels, classes, sign, None, Small())
+    np.testing.assert_array_equal(over_peers, pairs[:, :, 0].sum(1) - np.diag(pairs[:, :, 0]))
+
+
+def test_tensors_give_what_arrays_give() -> None:
+    rng = np.random.default_rng(3)
+    labels = rng.integers(-1, 4, (6, 90)).astype(np.int8)
+    half = rng.integers(0, 2, 90)
+    tensor = torch.from_numpy(labels)
+    for got, wanted in zip(
+        _torch.device_totals(tensor, tensor, 4, "split", half),
+        _torch.totals(labels, labels, 4, "split", half, Small()),
+        strict=True,
+    ):
+        np.testing.assert_array_equal(got.numpy(), wanted)
