@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -155,9 +156,7 @@ class _Labels:
         own = per_task.weighed(self._of(s, chosen), np.asarray(s.weight, dtype=np.int64), self.engine)
         if self.same:
             own = own - held @ np.diagonal(self.matrix)
-        if n * n * (self.peers + 1) > _LARGEST:
-            own, held, rest = own.astype(object), held.astype(object), rest.astype(object)
-        return np.asarray(n * own - ((held @ self.matrix) * rest).sum(1))
+        return excess(n, own, held, rest, self.matrix)
 
     def _cells(self, s: _Stratum, i: int, held: Ints, rest: Ints) -> float:
         """The same for any S: the counts of all peers together, cell by cell, then one exact sum."""
@@ -166,7 +165,7 @@ class _Labels:
         counts = np.stack([np.bincount(mine, said, size) for said in s.said.T.astype(np.float64)], 1).astype(np.int64)
         if self.same:
             counts -= np.diag(held)
-        return math.fsum(((len(s.said) * counts - np.outer(held, rest)) * self.matrix).ravel())
+        return excess_of_cells(len(s.said), counts, held, rest, self.matrix)
 
     def _of(self, s: _Stratum, chosen: Ints) -> Labels:
         mine = self.labels if len(chosen) == len(self.labels) else self.labels[chosen]
@@ -174,13 +173,9 @@ class _Labels:
 
     def _terms(self, s: _Stratum, chosen: Ints) -> tuple[Labels, Floats, Floats, Floats, Floats]:
         """psi = weight[n, k] + shift[k] - share . said[n], with every mean over the stratum taken out."""
-        n, matrix = len(s.said), self.matrix.astype(np.float64)
-        own = s.held[chosen] / n
-        rest = (s.all - s.held[chosen] if self.same else np.broadcast_to(s.all, own.shape)) / n
-        share, rows = own @ matrix, rest @ matrix.T
-        shift = (own * rows).sum(1, keepdims=True) - rows
-        if self.same:
-            shift += share - np.diagonal(matrix)
+        held = s.held[chosen]
+        rest = s.all - held if self.same else np.broadcast_to(s.all, held.shape)
+        share, shift = centre(len(s.said), held, rest, self.matrix, self.same)
         return self._of(s, chosen), s.weight.astype(np.float64), s.said.astype(np.float64), share, shift
 
     def scored(self, chosen: Ints) -> tuple[list[float], Floats]:
@@ -207,6 +202,28 @@ class _Labels:
             if len(s.said) > 1:
                 psi[:, s.at] = per_task.influence(*self._terms(s, chosen))
         return self._values(chosen), psi
+
+
+def excess(n: int, own: Ints, held: Ints, rest: Ints, matrix: npt.NDArray[Any]) -> npt.NDArray[np.generic]:
+    """<S, n C - a b^T> for every agent, C and b summed over its peers: integers, of any size they need."""
+    if n * (n + int(rest.sum(1).max(initial=0))) > _LARGEST:
+        own, held, rest = own.astype(object), held.astype(object), rest.astype(object)
+    return np.asarray(n * own - ((held @ matrix) * rest).sum(1))
+
+
+def excess_of_cells(n: int, counts: Ints, held: Ints, rest: Ints, matrix: npt.NDArray[Any]) -> float:
+    """The same of one agent for any S, from its counts beside all peers together: one exact sum."""
+    return math.fsum(((n * counts - np.outer(held, rest)) * matrix).ravel())
+
+
+def centre(n: int, held: Ints, rest: Ints, matrix: npt.NDArray[np.generic], same: bool) -> tuple[Floats, Floats]:
+    """What `per_task.spread` takes out of each agent's psi: share (K, L) of what was said, shift (K, L) by label."""
+    s, own, theirs = matrix.astype(np.float64), held / n, rest / n
+    share, rows = own @ s, theirs @ s.T
+    shift = (own * rows).sum(1, keepdims=True) - rows
+    if same:
+        shift += share - np.diagonal(s)
+    return share, shift
 
 
 def _strata(signal: Public) -> list[slice | Ints]:
