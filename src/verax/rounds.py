@@ -32,11 +32,13 @@ from urllib.parse import quote
 
 import numpy as np
 
+from verax.audit import to_json
+from verax.audit.copies import copies
 from verax.errors import ConflictError, InputError, LedgerError
 from verax.ledger import HOUSE, Entry, Head, Journal, Ledger, Transfer
 from verax.market import Submissions, bounds, market, stake
-from verax.mechanisms import Mechanism, score
-from verax.payments import minor_units, pay, scale_of
+from verax.mechanisms import Mechanism, Scores, score
+from verax.payments import clusters_of, minor_units, pay, scale_of
 from verax.reports import Reports
 from verax.rules import resolve
 
@@ -50,6 +52,7 @@ TRANSITIONS: dict[tuple[str, str], str] = {
     ("open", "void"): "void",
     ("sealed", "void"): "void",
 }
+_IF_GIVEN = ("copies", "unpaid")  # of a spec: left out of its hash where nothing is asked
 _STEPS = ("settle", "score", "void", "seal", "open")  # those that leave a record, latest first
 
 
@@ -59,7 +62,8 @@ class Spec:
 
     `kind` is batch or market. `truth` (a class number a task, -1 unknown) and `public` (a stratum, or a
     list of numbers, a task) are optional; `scale` is what a market pays for one unit of score, in major
-    units, the budget if not given.
+    units, the budget if not given. `copies` pays agents that are copies of one another as one; `unpaid`
+    names agents that are scored, and are references, but are paid nothing.
 
     >>> Spec("r1", ("t1", "t2"), ("cat", "dog"), "100.00").digest[:8]
     'fe24af23'
@@ -81,16 +85,19 @@ class Spec:
     deadline: str | None = None
     truth: tuple[int, ...] | None = None
     public: tuple[Any, ...] | None = None
+    copies: bool = False
+    unpaid: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """The one JSON form; its canonical bytes are what `digest` hashes."""
-        return {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
+        fields = {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
+        return {name: value for name, value in fields.items() if value or name not in _IF_GIVEN}
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Spec:
         """A spec from its JSON form."""
-        lists = ("tasks", "classes", "truth", "public")
-        return cls(**{**document, **{name: tuple(document[name]) for name in lists if document[name] is not None}})
+        lists = ("tasks", "classes", "truth", "public", "unpaid")
+        return cls(**{**document, **{name: tuple(document[name]) for name in lists if document.get(name) is not None}})
 
     @property
     def digest(self) -> str:
@@ -192,12 +199,22 @@ def settlement(spec: Spec, submissions: Sequence[tuple[str, Mapping[str, Any]]],
         return _settle_market(spec, submissions, secret, root)
     seed = hashlib.sha256(f"{root}:{secret}".encode()).hexdigest() if spec.over == "one" else None
     truth = None if spec.truth is None else np.array(spec.truth)
+    reports = _reports(spec, submissions)
     scores = score(
-        _reports(spec, submissions), truth,
-        rule=spec.rule, over=spec.over, sign=spec.sign, floor=spec.floor, seed=seed,
+        reports, truth, rule=spec.rule, over=spec.over, sign=spec.sign, floor=spec.floor, seed=seed, backend="numpy"
+    )  # numpy: what is not label against label is then summed in one order wherever it is computed again
+    paid = pay(
+        _without(scores, spec.unpaid), budget=spec.budget, currency=spec.currency, scheme=spec.scheme,
+        min_tasks=spec.min_tasks, clusters=clusters_of(to_json(copies(reports, 0.95))) if spec.copies else (),
     )  # fmt: skip
-    paid = pay(scores, budget=spec.budget, currency=spec.currency, scheme=spec.scheme, min_tasks=spec.min_tasks)
-    return Settlement({p.agent: p.amount for p in paid.payments}, scores.to_json(), secret, root)
+    amounts = {p.agent: p.amount for p in paid.payments}
+    return Settlement(amounts | dict.fromkeys({*spec.unpaid} & {*amounts}, 0), scores.to_json(), secret, root)
+
+
+def _without(scores: Scores, unpaid: Sequence[str]) -> Scores:
+    """The scores with those of some agents taken away, so that no scheme pays them."""
+    gone = {*unpaid}
+    return replace(scores, scores=tuple(replace(s, score=None) if s.agent in gone else s for s in scores.scores))
 
 
 def _settle_market(
