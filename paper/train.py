@@ -103,9 +103,11 @@ def accuracy_alone(recipe: Recipe, data: Path, out: Path) -> None:
     """Train one agent in this process and leave its accuracy; a diverged one is stopped and counts as chance."""
     dataset = load(recipe.data, data, fetch=False)
     start, told = time.perf_counter(), teller(out.name)
+    seen: list[int] = []
 
     def watched(epoch: int, epochs: int, loss: float) -> None:
         told(epoch, epochs, loss)
+        seen.append(epoch)
         if math.isnan(loss):
             raise DivergedError(epoch)
 
@@ -116,6 +118,8 @@ def accuracy_alone(recipe: Recipe, data: Path, out: Path) -> None:
     except DivergedError as diverged:
         figures = {"accuracy": CHANCE, "diverged_in_epoch": diverged.args[0]}
     figures["seconds"] = round(time.perf_counter() - start, 1)
+    if seen[:1] != [1]:  # a stopped run, gone on with: the seconds are those since then
+        figures["resumed_after_epoch"] = seen[0] - 1 if seen else recipe.epochs
     (out / "run.json").write_text(json.dumps({"recipe": asdict(recipe), **figures}))
 
 
