@@ -13,6 +13,7 @@ import warnings
 from dataclasses import replace
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -272,6 +273,71 @@ def test_a_stopped_training_resumes_to_the_same_network(digits, recipe, tmp_path
     assert np.array_equal(agents.predict(resumed, digits.test_images), whole)
     finished = agents.train(recipe, digits, folder=tmp_path / "kept", progress=stop)
     assert np.array_equal(agents.predict(finished, digits.test_images), whole)
+
+
+def statistics(net):
+    return [t for m in layers(net, torch.nn.BatchNorm2d) for t in (m.running_mean, m.running_var)]
+
+
+def alike(some, others):
+    return all(torch.equal(a, b) for a, b in zip(some, others, strict=True))
+
+
+@training
+def test_a_frozen_recipe_keeps_the_batch_statistics_of_its_first_epoch(digits, recipe):
+    first, whole, usual = (
+        agents.train(r, digits) for r in (replace(recipe, epochs=1), replace(recipe, frozen=True), recipe)
+    )
+    assert alike(statistics(whole), statistics(first)) and not alike(statistics(usual), statistics(first))
+    assert not alike(whole.parameters(), first.parameters())  # the weights went on learning
+
+
+@training
+def test_a_rebuilt_recipe_trains_with_a_new_optimiser_every_epoch(digits, recipe):
+    net = agents.build(recipe).to(memory_format=torch.channels_last)  # in this layout sums round as in `train`
+    images, labels = agents._own_data(recipe, digits, torch.device("cpu"))
+    shuffle = torch.Generator().manual_seed(recipe.seed)
+    for rate in (0.02, 0.02, 0.002, 0.002):
+        optimiser = torch.optim.SGD(net.parameters(), rate, momentum=0.9, weight_decay=1e-4)
+        for batch in torch.randperm(120, generator=shuffle).split(40):
+            optimiser.zero_grad()
+            torch.nn.functional.cross_entropy(net(images[batch]), labels[batch]).backward()
+            optimiser.step()
+    made, usual = (agents.train(r, digits) for r in (replace(recipe, rebuilt=True), recipe))
+    assert alike(made.parameters(), net.parameters()) and not alike(usual.parameters(), net.parameters())
+
+
+@training
+@pytest.mark.parametrize("rebuilt", [False, True])
+def test_a_stopped_frozen_training_resumes_to_the_same_network(rebuilt, digits, recipe, tmp_path):
+    def stop(epoch, epochs, loss):
+        if epoch == 2:
+            raise _StoppedError
+
+    frozen = replace(recipe, frozen=True, rebuilt=rebuilt)
+    whole = agents.train(frozen, digits)
+    with pytest.raises(_StoppedError):
+        agents.train(frozen, digits, folder=tmp_path / "kept", progress=stop)
+    told = []
+    resumed = agents.train(frozen, digits, folder=tmp_path / "kept", progress=lambda *epoch: told.append(epoch[0]))
+    assert told == [2, 3, 4]  # the first epoch, in which the statistics moved, is not trained again
+    assert alike(resumed.state_dict().values(), whole.state_dict().values())
+
+
+@training
+def test_a_diverged_variant_is_written_down_as_chance(digits, recipe, tmp_path):
+    spec = importlib.util.spec_from_file_location("paper_train", Path(__file__).parents[1] / "paper" / "train.py")
+    script = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+    known, log = {"runs": []}, tmp_path / "published.json"
+    for rate in (0.02, 1e12, 1e12):
+        (out := tmp_path / f"rate-{rate}").mkdir(exist_ok=True)
+        script.accuracy_alone(replace(recipe, rate=rate), tmp_path, out)
+        script.written_down({"variant": "frozen", **json.loads((out / "run.json").read_text())}, known, log)
+    found = {run["recipe"]["rate"]: run for run in json.loads(log.read_text())["runs"]}
+    assert len(found) == len(known["runs"]) == 2  # the third run is the second's again
+    assert found[1e12]["accuracy"] == 0.1 and found[1e12]["diverged_in_epoch"] == 1
+    assert "diverged_in_epoch" not in found[0.02] and "resumed_after_epoch" not in found[0.02]
 
 
 @training
