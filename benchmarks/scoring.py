@@ -264,7 +264,6 @@ def mean_over_peers(case: Case, runs: int) -> Iterator[Timing]:
         for backend in ("numba", "numpy"):
             gives = "with errors" if errors else "scores"
             yield timed(Timing(f"verax {backend}", gives), linear(labels, size, backend, errors), runs)
-    yield timed(Timing("verax torch", "sums"), torch_linear(labels, size), runs)
     few = labels[: min(200, len(labels))]
     for name, way in today.PAIRS.items():
         yield scaled(Timing(name, "scores"), way(few, size), case.pairs, runs)
@@ -273,17 +272,6 @@ def mean_over_peers(case: Case, runs: int) -> Iterator[Timing]:
     del labels
     for backend in ("numba", "numpy"):
         yield timed(Timing(f"verax {backend}", "score"), score(reports, backend), runs)
-
-
-def torch_linear(labels: Any, classes: int) -> Call:
-    """The integer sums behind the same scores, by the torch kernels."""
-
-    def call() -> Any:
-        from verax.kernels import _torch
-
-        return _torch.linear(labels, classes, np.eye(classes, dtype=np.int64))
-
-    return call
 
 
 def rows(case: Case, runs: int) -> Iterator[Timing]:
@@ -423,18 +411,20 @@ def _status(name: str) -> int:
 
 def compiling() -> dict[str, float]:
     """Seconds of the first call of a process: never compiled before, and compiled in an earlier process."""
-    found = {}
+    command = "import numpy, time; s = time.perf_counter(); import numba; print(time.perf_counter() - s)"
+    found = {"import numba": float(subprocess.check_output([sys.executable, "-c", command]))}
     with tempfile.TemporaryDirectory() as folder:
         for when in ("first process", "later process"):
             for what, taken in child("first-call", NUMBA_CACHE_DIR=folder).items():
                 found[f"{what}, {when}"] = taken
-                print(f"  {what}, {when}: {taken if isinstance(taken, str) else f'{taken:.2f} s'}")
+    for what, taken in found.items():
+        print(f"  {what}: {taken if isinstance(taken, str) else f'{taken:.2f} s'}")
     return found
 
 
 def first_call() -> dict[str, float]:
-    """Importing numba, and the first call of what is compiled, on next to no data."""
-    found = {"import numba": seconds(lambda: __import__("numba"))}
+    """The first call of what is compiled, on next to no data."""
+    found = {}
     labels = reports_of(Case("small", "pairs", 20, 1000, 10))
     calls = {"all pairs": totals(labels, 10, "numba"), "mean over peers": linear(labels, 10, "numba", True)}
     for name, call in calls.items():

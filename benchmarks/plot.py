@@ -1,0 +1,310 @@
+"""Put the measured figures into docs/performance.md, and draw its pictures.
+
+    python benchmarks/plot.py            rewrite the tables between their markers, and the pictures
+    python benchmarks/plot.py --check    exit 1 if a table is not what results/*.json say
+
+The page keeps its text; what stands between `<!-- table: NAME -->` and `<!-- end -->` is made here.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+PAGE = HERE.parent / "docs" / "performance.md"
+Found = dict[str, Any]
+
+UNITS = {
+    "popcount_bit_mac_per_s": ("popcount", "AND + popcount from the first-level cache", "G bit-multiply-adds/s"),
+    "float32_flop_per_s": ("float32 product", "NumPy's float32 matrix product", "GFLOP/s"),
+    "float64_flop_per_s": ("float64 product", "NumPy's float64 matrix product", "GFLOP/s"),
+    "read_labels_bytes_per_s": ("reading", "a gigabyte of labels, every one read and added", "GB/s"),
+    "read_words_bytes_per_s": ("reading words", "the same bytes added as 64-bit words", "GB/s"),
+    "increments_per_s": ("increments", "a histogram counted up in the first-level cache", "G increments/s"),
+}
+ORDER = ("verax numba", "verax numpy", "verax torch")
+# Okabe and Ito's colours, which the colour-blind tell apart too; shapes say the same.
+STYLES = {
+    "verax numba": ("#0072B2", "o", "-"), "verax numba, with errors": ("#0072B2", "s", "--"),
+    "verax numpy": ("#D55E00", "^", "-"), "verax numpy, with errors": ("#D55E00", "v", "--"),
+    "verax torch": ("#CC79A7", "D", "-"), "np.bincount a pair": ("#009E73", "x", ":"),
+    "sklearn confusion_matrix a pair": ("#000000", "+", ":"), "torch one-hot product": ("#E69F00", "*", ":"),
+}  # fmt: skip
+
+
+def size(x: float) -> str:
+    """A number of agents or tasks, short.
+
+    >>> size(10_000_000), size(2000), size(50)
+    ('10^7', '2,000', '50')
+    """
+    power = len(str(int(x))) - 1
+    return f"10^{power}" if x >= 10_000 and x == 10**power else f"{x:,}"
+
+
+def shape(case: Found) -> str:
+    return f"{size(case['agents'])} x {size(case['tasks'])} x {case['classes']}"
+
+
+def duration(s: float) -> str:
+    """Seconds in the unit that suits them.
+
+    >>> duration(0.00123), duration(0.58), duration(4000), duration(3e6)
+    ('1.2 ms', '0.58 s', '1.1 h', '35 days')
+    """
+    for unit, name in ((86400.0, " days"), (3600.0, " h"), (1.0, " s")):
+        if s >= (unit if unit > 1 else 0.1):
+            return f"{three(s / unit)}{name}"
+    return f"{three(s * 1000)} ms"
+
+
+def three(x: float) -> str:
+    """Two digits that count, three from 100 on."""
+    return f"{x:,.0f}" if x >= 9.95 else f"{x:.1f}" if x >= 0.995 else f"{x:.2f}"
+
+
+def cell(timing: Found | None) -> str:
+    if timing is None:
+        return ""
+    if timing["median_s"] is None:
+        return "-"
+    return ("~" if timing["scaled"] else "") + duration(timing["median_s"])
+
+
+def spread(timing: Found) -> str:
+    return f"{cell(timing)} ({duration(timing['least_s'])} to {duration(timing['most_s'])})"
+
+
+def table(header: list[str], rows: list[list[str]]) -> str:
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def way(case: Found, name: str, gives: str, threads: int = 1) -> Found | None:
+    wanted = (name, gives, threads)
+    return next((w for w in case["ways"] if (w["way"], w["gives"], w["threads"]) == wanted), None)
+
+
+# Tables.
+
+
+def of_pairs(found: Found, gives: str, extra: list[tuple[str, int]]) -> str:
+    """Ways down, cases across: the median."""
+    cases = [c for c in found["cases"] if c["kind"] == "pairs"]
+    names = list(dict.fromkeys((w["way"], w["threads"]) for c in cases for w in c["ways"] if w["gives"] == gives))
+    names = [n for n in names if n not in extra]
+    header = ["", *(shape(c) for c in cases)]
+    rows = [
+        [name + (f", {threads} threads" if threads > 1 else ""), *(cell(way(c, name, gives, threads)) for c in cases)]
+        for name, threads in names
+    ]
+    return table(header, rows)
+
+
+def of_totals(found: Found) -> str:
+    return of_pairs(found, "totals", [])
+
+
+def of_score(found: Found) -> str:
+    return of_pairs(found, "score", [])
+
+
+def of_million(found: Found) -> str:
+    """The mean over peers: what, way, time with spread, read passes, time an agent."""
+    case = next(c for c in found["cases"] if c["kind"] == "linear")
+    names = {"scores": "scores, as arrays", "with errors": "with standard errors, as arrays", "score": "`verax.score`"}
+    rows = []
+    for w in case["ways"]:
+        ours = w["way"].startswith("verax") and w["median_s"] is not None
+        passes = three(w["median_s"] / case["read_pass_s"]) if ours else ""
+        each = f"{w['median_s'] / case['agents'] * 1e6:.1f} µs" if ours else ""
+        rows.append([w["way"], names[w["gives"]], spread(w) if ours else cell(w), passes, each])
+    return table(["", "gives", "time", "read passes", "an agent"], rows)
+
+
+def of_rows(found: Found) -> str:
+    case = next(c for c in found["cases"] if c["kind"] == "rows")
+    return table(["", "time"], [[w["way"], spread(w) if w["median_s"] else "-"] for w in case["ways"]])
+
+
+def of_ceilings(found: Found) -> str:
+    rows = [[UNITS[k][0], UNITS[k][1], f"{v / 1e9:,.1f} {UNITS[k][2]}"] for k, v in found["ceilings"].items()]
+    return table(["ceiling", "measured as", "found"], rows)
+
+
+def of_fractions(found: Found) -> str:
+    """What share of its ceiling each of our ways reaches on one thread."""
+    rows = []
+    for case in found["cases"]:
+        for w in case["ways"]:
+            if w["delivered"] is not None and w["threads"] == 1 and w["gives"] not in ("score", "tables"):
+                shares = [f"{w['delivered']:.0%}", f"{w['done']:.0%}" if w["done"] != w["delivered"] else ""]
+                rows.append([shape(case), w["way"], w["gives"], UNITS[w["ceiling"]][0], *shares])
+    return table(["case", "way", "gives", "ceiling", "asked for", "done"], rows)
+
+
+def of_memory(found: Found) -> str:
+    cases = {c["name"]: c for c in found["cases"]}
+    rows = []
+    for m in found["memory"]:
+        extra = f"{m['extra_bytes'] / 2**20:,.0f} MiB" if "extra_bytes" in m else "-"
+        gives = "`verax.score`" if m["gives"] == "score" else m["gives"]
+        result = f"{m['result_bytes'] / 2**20:,.0f} MiB" if m.get("result_bytes") else ""
+        rows.append([shape(cases[m["case"]]) if m["case"] in cases else m["case"], m["way"], gives, extra, result])
+    return table(["case", "way", "gives", "memory risen by", "of which the result"], rows)
+
+
+def of_checks(found: Found) -> str:
+    rows = []
+    for c in found["checks"]:
+        value = "-" if c["found"] is None else format(c["found"], c["form"])
+        verdict = "not measured" if c["found"] is None else "reached" if c["reached"] else "**not reached**"
+        rows.append([c["what"], c["target"], value, verdict])
+    return table(["", "target", "found", ""], rows)
+
+
+def of_compiling(found: Found) -> str:
+    return table(["", "seconds"], [[name, f"{s:.2f}"] for name, s in found["compiling"].items()])
+
+
+def of_machine(found: Found) -> str:
+    m, v = found["machine"], found["versions"]
+    return (
+        f"{m['cpu']}, {m['cores']} cores, {m['when']}; load {m['load_at_start']:.2f} before the run and "
+        f"{m['load_at_end']:.2f} after it (the run itself is 1). "
+        + ", ".join(f"{name} {version}" for name, version in v.items())
+        + f". Medians of {found['runs']}."
+    )
+
+
+def of_gpu() -> str:
+    """The figures of benchmarks/gpu.py, where they are."""
+    path = HERE / "results" / "gpu.json"
+    if not path.exists():
+        return "No GPU figures are recorded here; `python3 benchmarks/gpu.py --out FILE` makes them."
+    found = json.loads(path.read_text())
+    rows = []
+    for name, figures in found.items():
+        if isinstance(figures, dict) and name.startswith(("all pairs", "mean over")):
+            rows += [[name, *row] for row in _timings("", figures)]
+    text = table(["", "what", "median (least to most)"], rows)
+    peaks = "; ".join(f"{name.replace(', ', ' ', 1)}: {value:,.0f}" for name, value in found["peaks"].items())
+    machine = found["machine"]
+    return f"{text}\n\n{machine['device']}, torch {machine['torch']}: `{found['command']}`. At most: {peaks}."
+
+
+def _timings(name: str, found: Any) -> list[list[str]]:
+    if isinstance(found, dict) and set(found) == {"median", "min", "max"}:
+        return [[name, f"{duration(found['median'])} ({duration(found['min'])} to {duration(found['max'])})"]]
+    if isinstance(found, dict):
+        return [row for key, value in found.items() for row in _timings(f"{name}, {key}" if name else key, value)]
+    if "share" in name:
+        return [[name, f"{found:.0%}"]]
+    return [[name, f"{found:,.0f}"]]
+
+
+TABLES = {
+    "machine": of_machine, "totals": of_totals, "score": of_score, "million": of_million, "ce": of_rows,
+    "ceilings": of_ceilings, "fractions": of_fractions, "memory": of_memory, "checks": of_checks,
+    "compiling": of_compiling,
+}  # fmt: skip
+
+
+def page(text: str, found: Found) -> str:
+    """The page with its tables as the figures have them."""
+
+    def made(match: re.Match[str]) -> str:
+        name = match[1]
+        return f"<!-- table: {name} -->\n{of_gpu() if name == 'gpu' else TABLES[name](found)}\n<!-- end -->"
+
+    return re.sub(r"<!-- table: (\w+) -->.*?<!-- end -->", made, text, flags=re.S)
+
+
+# Pictures.
+
+
+def pictures(found: Found) -> None:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    plt.rcParams.update({"font.size": 9, "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True,
+                         "grid.color": "#dddddd", "grid.linewidth": 0.6, "axes.axisbelow": True})  # fmt: skip
+    _growth(plt, found)
+    _fractions(plt, found)
+
+
+def _growth(plt: Any, found: Found) -> None:
+    """Time against agents, tasks and classes; and an agent's cost where pairs are not needed."""
+    titles = {
+        "agents": "All pairs: agents (1,000 tasks, 10 classes)", "tasks": "All pairs: tasks (100 agents, 10 classes)",
+        "classes": "All pairs: classes (100 agents, 10,000 tasks)",
+        "agents, mean over peers": "Mean over peers, an agent (1,000 tasks, 10 classes)",
+    }  # fmt: skip
+    figure, axes = plt.subplots(2, 2, figsize=(10, 7.2), layout="constrained")
+    handles: dict[str, Any] = {}
+    for g, axis in zip(found["growth"], axes.flat, strict=False):
+        flat = "mean over peers" in g["by"]
+        for name, points in g["lines"].items():
+            colour, marker, line = STYLES[name]
+            points = [p for p in points if p["median_s"] is not None]
+            y = [p["median_s"] / (p["at"] * 1e-6 if flat else 1) for p in points]
+            (handle,) = axis.plot([p["at"] for p in points], y, color=colour, marker=marker, ls=line, ms=6, lw=1.5)
+            handles.setdefault(name, handle)
+        axis.set(xscale="log", yscale="log", title=titles[g["by"]], xlabel=g["by"].split(",")[0])
+        axis.set_ylabel("microseconds an agent" if flat else "seconds")
+        if flat:
+            axis.set_ylim(0.3, 300)
+    figure.legend(handles.values(), handles, loc="outside lower center", ncols=3, frameon=False)
+    figure.savefig(PAGE.parent / "performance-growth.png", dpi=110)
+    plt.close(figure)
+
+
+def _fractions(plt: Any, found: Found) -> None:
+    """Each way's share of the ceiling that bounds it."""
+    bars = []
+    for case in found["cases"]:
+        for w in case["ways"]:
+            if w["delivered"] is not None and w["threads"] == 1 and w["gives"] in ("totals", "scores", "with errors"):
+                gives = "" if w["gives"] == "totals" else f", {w['gives']}"
+                bars.append((f"{shape(case)}{gives}", w["way"], w["delivered"], UNITS[w["ceiling"]][0]))
+    figure, axis = plt.subplots(figsize=(10, 0.27 * len(bars) + 1.4), layout="constrained")
+    groups = list(dict.fromkeys(b[0] for b in bars))
+    at, ticks, seen = 0.0, [], set()
+    for group in groups:
+        here = [b for b in bars if b[0] == group]
+        ticks.append(at + (len(here) - 1) / 2)
+        for _, name, share, ceiling in here:
+            label = None if name in seen else name
+            seen.add(name)
+            axis.barh(at, share, color=STYLES[name][0], height=0.8, label=label)
+            axis.text(share * 1.06, at, f"{three(share * 100)} % of {ceiling}", va="center", fontsize=8)
+            at += 1
+        at += 0.7
+    axis.set_yticks(ticks, groups)
+    axis.invert_yaxis()
+    axis.axvline(1, color="black", lw=1)
+    axis.set(xscale="log", xlim=(1e-4, 8), xlabel="share of the ceiling that bounds it (log scale; 1 = the ceiling)")
+    axis.grid(False, axis="y")
+    axis.legend(frameon=False, loc="lower left", bbox_to_anchor=(0, 1), ncols=4)
+    figure.savefig(PAGE.parent / "performance-ceilings.png", dpi=110)
+    plt.close(figure)
+
+
+def main() -> None:
+    found = json.loads((HERE / "results" / "scoring.json").read_text())
+    text = PAGE.read_text()
+    made = page(text, found)
+    if "--check" in sys.argv:
+        sys.exit(made != text and "docs/performance.md is not what the results say: run python benchmarks/plot.py")
+    PAGE.write_text(made)
+    pictures(found)
+
+
+if __name__ == "__main__":
+    main()
