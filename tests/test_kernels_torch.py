@@ -10,17 +10,9 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed: pip install 'verax[torch]'")
 
-from verax.kernels import _torch  # noqa: E402
+from verax.kernels import Engine, _torch  # noqa: E402
 
 Ints = npt.NDArray[np.int64]
-
-
-@dataclass(frozen=True)
-class Small:
-    """An engine as the kernels read it."""
-
-    threads: int | None = None
-    max_bytes: int = 2**26
 
 
 @dataclass(frozen=True)
@@ -81,13 +73,14 @@ def excess(c: Ints) -> Ints:
     return c.sum() * c - np.outer(c.sum(1), c.sum(0))
 
 
-ENGINES = (Small(), Small(threads=1, max_bytes=1), Small(threads=2, max_bytes=30_000))
+ONE = Engine(threads=1)
 
 
 @pytest.mark.parametrize("block", range(6))
 def test_counts_and_totals_are_the_definitions_to_the_last_integer(block: int) -> None:
     for seed in range(block * 25, block * 25 + 25):
-        c, engine = case(seed), ENGINES[seed % 3]
+        c = case(seed)
+        engine = Engine(threads=2 if seed % 25 == 4 else 1, max_bytes=(2**26, 1, 30_000)[seed % 3])
         whole, halves = np.zeros_like(c.part), counted(c, c.half, 2)
         once = counted(c, whole, 1)
         for part, parts in ((c.part, c.parts), (None, 1)):
@@ -104,10 +97,10 @@ def test_counts_and_totals_are_the_definitions_to_the_last_integer(block: int) -
 def test_chunks_of_tasks_and_tiles_of_agents_may_end_anywhere(tasks: int) -> None:
     rng = np.random.default_rng(tasks)
     labels = rng.integers(-1, 3, (9, tasks)).astype(np.int8)
-    wanted = _torch.totals(labels, labels, 3, "plugin", None, Small())
+    wanted = _torch.totals(labels, labels, 3, "plugin", None, ONE)
     for budget in (1, 5_000, 60_000, 10**6):
         for got, expected in zip(
-            _torch.totals(labels, labels, 3, "plugin", None, Small(max_bytes=budget)), wanted, strict=True
+            _torch.totals(labels, labels, 3, "plugin", None, Engine(threads=1, max_bytes=budget)), wanted, strict=True
         ):
             np.testing.assert_array_equal(got, expected)
 
@@ -116,9 +109,9 @@ def test_chunks_of_tasks_and_tiles_of_agents_may_end_anywhere(tasks: int) -> Non
 def test_nobody_beside_nobody_and_no_tasks_give_empty_answers(shape: tuple[int, int, int]) -> None:
     rows, columns = np.zeros((shape[0], shape[2]), dtype=np.int8), np.zeros((shape[1], shape[2]), dtype=np.int8)
     half = np.zeros(shape[2], dtype=np.int64)
-    assert not _torch.counts(rows, columns, 3, half, 2, Small()).any()
+    assert not _torch.counts(rows, columns, 3, half, 2, ONE).any()
     for sign in ("plugin", "split", np.eye(3, dtype=np.int64)):
-        total, tasks = _torch.totals(rows, columns, 3, sign, half, Small())
+        total, tasks = _torch.totals(rows, columns, 3, sign, half, ONE)
         assert total.shape == (shape[0], shape[1], 2 if isinstance(sign, str) and sign == "split" else 1)
         assert not total.any()
         assert tasks.sum() == shape[0] * shape[1] * shape[2]
@@ -126,7 +119,9 @@ def test_nobody_beside_nobody_and_no_tasks_give_empty_answers(shape: tuple[int, 
 
 def test_the_threads_of_torch_are_as_they_were() -> None:
     before = torch.get_num_threads()
-    _torch.totals(np.zeros((2, 9), dtype=np.int8), np.zeros((2, 9), dtype=np.int8), 2, "plugin", None, Small(threads=1))
+    _torch.totals(
+        np.zeros((2, 9), dtype=np.int8), np.zeros((2, 9), dtype=np.int8), 2, "plugin", None, Engine(threads=1)
+    )
     assert torch.get_num_threads() == before
 
 
@@ -140,7 +135,7 @@ def test_the_linear_form_is_the_sum_over_all_pairs(seed: int) -> None:
     np.testing.assert_array_equal(a, [np.bincount(x, minlength=classes) for x in labels])
     np.testing.assert_array_equal(m, [np.bincount(x, minlength=classes) for x in labels.T])
     over_peers = tasks * (own - a @ np.diag(sign)) - ((a @ sign) * (a.sum(0) - a)).sum(1)
-    pairs, _ = _torch.totals(labels, labels, classes, sign, None, Small())
+    pairs, _ = _torch.totals(labels, labels, classes, sign, None, ONE)
     np.testing.assert_array_equal(over_peers, pairs[:, :, 0].sum(1) - np.diag(pairs[:, :, 0]))
 
 
@@ -151,7 +146,7 @@ def test_tensors_give_what_arrays_give() -> None:
     tensor = torch.from_numpy(labels)
     for got, wanted in zip(
         _torch.device_totals(tensor, tensor, 4, "split", half),
-        _torch.totals(labels, labels, 4, "split", half, Small()),
+        _torch.totals(labels, labels, 4, "split", half, ONE),
         strict=True,
     ):
         np.testing.assert_array_equal(got.numpy(), wanted)

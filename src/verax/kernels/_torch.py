@@ -22,14 +22,14 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from verax.kernels import Ints, Labels
+from verax.kernels import Engine, Ints, Labels
 
 _triton: Any = importlib.import_module("triton") if importlib.util.find_spec("triton") else None
 tl: Any = importlib.import_module("triton.language") if _triton else None
@@ -40,38 +40,23 @@ else:
 
 Table = npt.NDArray[np.int8]
 
-_DEVICE_BYTES = 2**30
+_DEVICE_BYTES = 3 * 2**29
 _CELLS = 4608  # rows of a product on a GPU: many waves of blocks, and few agents beside themselves
 _MOST_SUMMED = 2**23  # float32 holds every integer up to 2^24
 _WIDEST = 512  # labels that a fused total takes
 
 
-class Engine(Protocol):
-    """What these kernels read of `verax.kernels.Engine`."""
-
-    @property
-    def threads(self) -> int | None:
-        """Threads on the CPU; None leaves torch's own number."""
-
-    @property
-    def max_bytes(self) -> int:
-        """Extra host memory."""
-
-
 def counts(rows: Labels, columns: Labels, classes: int, part: Ints | None, parts: int, engine: Engine) -> Ints:
     """How often row i says k while column j says l on a part's tasks: (I, J, parts, L, L).
 
-    >>> from types import SimpleNamespace
-    >>> engine = SimpleNamespace(threads=None, max_bytes=2**26)
-    >>> counts(np.array([[0, 1, 1, -1]]), np.array([[0, 1, 0, 1]]), 2, None, 1, engine)[0, 0, 0].tolist()
+    >>> counts(np.array([[0, 1, 1, -1]]), np.array([[0, 1, 0, 1]]), 2, None, 1, Engine())[0, 0, 0].tolist()
     [[1, 0], [1, 1]]
     """
     found = torch.zeros((len(rows), len(columns), parts, classes, classes), dtype=torch.int64)
     with _threads(engine):
         left, right = _sides(rows, columns, part, parts)
         same, budget = left is right, _budget(engine, left[0].device)
-        agents = _agents(classes, budget)
-        span = _span(agents * classes, budget, left[0].device)
+        agents, span = _sizes(left[0], right[0], _agents(classes, budget), classes, budget)
         x = _cut(left, _one_hot(classes), span)
         y = _cut(right, _one_hot(classes), span)
         for i, j in _tiles(left[0], right[0], agents, same):
@@ -95,10 +80,8 @@ def totals(
 
     `sign` is S itself (0/1), "plugin" (learned on the same tasks) or "split" (learned on the other half).
 
-    >>> from types import SimpleNamespace
-    >>> engine = SimpleNamespace(threads=None, max_bytes=2**26)
     >>> labels = np.array([[0, 1, 1, 0], [0, 1, 1, 1]])
-    >>> totals(labels, labels, 2, "plugin", None, engine)[0][:, :, 0].tolist()
+    >>> totals(labels, labels, 2, "plugin", None, Engine())[0][:, :, 0].tolist()
     [[8, 4], [4, 6]]
     """
     with _threads(engine):
@@ -224,8 +207,8 @@ def _splits(sign: str | npt.NDArray[np.generic]) -> bool:
 def _agents(planes: int, budget: int) -> int:
     """Agents on one side of a tile: their tables take an eighth of the budget, with room for what is made of them."""
     cells = min(_CELLS, math.isqrt(budget // 64))
-    step = 32 if cells == _CELLS else 1
-    return max(step, cells // planes // step * step)
+    agents = max(1, cells // planes)
+    return agents // 32 * 32 or agents
 
 
 def _tiles(left: Tensor, right: Tensor, size: int, same: bool) -> Iterator[tuple[slice, slice]]:
@@ -270,10 +253,11 @@ class _Planes:
         return self.kept[1]
 
 
-def _span(rows: int, budget: int, device: torch.device) -> int:
-    """Tasks in a chunk, so that two sides of so many planes take a quarter of the budget."""
-    item = 1 if _int8(device.type) else 5
-    return min(_MOST_SUMMED, max(64, budget // (8 * item * rows)))
+def _sizes(left: Tensor, right: Tensor, most: int, planes: int, budget: int) -> tuple[int, int]:
+    """Agents on one side of a tile, and tasks in a chunk: the planes of two sides take a quarter of the budget."""
+    agents = max(1, min(most, max(len(left), len(right))))
+    entry, step = (1, 32) if _int8(left.device.type) else (5, 1)
+    return agents, min(_MOST_SUMMED, max(64, budget // (8 * entry * _up(agents, step) * planes)))
 
 
 def _cut(sides: list[Tensor], table: Table, span: int, *, by_agent: bool = False) -> list[_Planes]:
@@ -403,8 +387,7 @@ def _learned(left: list[Tensor], right: list[Tensor], classes: int, budget: int)
         table = np.concatenate([table, _answered(classes)])
     a = [_tally(x, classes)[:, :-1] for x in left] if dense else []
     b = a if same else [_tally(x, classes)[:, :-1] for x in right] if dense else []
-    agents = _agents(len(table), budget)
-    span = _span(agents * len(table), budget, left[0].device)
+    agents, span = _sizes(left[0], right[0], _agents(len(table), budget), len(table), budget)
     x, y = _cut(left, table, span), _cut(right, table, span)
     for i, j in _tiles(left[0], right[0], agents, same):
         cells = [_by_label(p, p if same and i == j else q, i, j) for p, q in zip(x, y, strict=True)]
@@ -432,8 +415,8 @@ def _folded(parts: list[_Table], tasks: int) -> Tensor:
 def _given(left: Tensor, right: Tensor, sign: Table, budget: int, half: bool) -> Found:
     """Tile by tile, S given: n sum_n S(f_i(n), f_j(n)) - sum_k a(k) (S b)(k), on the common tasks."""
     classes, one_hot, paying = len(sign), _one_hot(len(sign)), np.pad(sign, ((0, 0), (1, 0)))
-    agents = max(1, min(_CELLS // 2, math.isqrt(budget // (32 * classes))))
-    span = _span(2 * agents * classes, budget, left.device)
+    most = max(1, min(_CELLS // 2, math.isqrt(budget // (32 * classes))))
+    agents, span = _sizes(left, right, most, 2 * classes, budget)
     x, y = _cut([left], one_hot, span, by_agent=True)[0], _cut([right], paying, span, by_agent=True)[0]
     margins = _dense_margins if _dense(left) and _dense(right) else _pair_margins
     common = margins(left, right, one_hot, paying, span)
