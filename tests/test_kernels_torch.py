@@ -10,6 +10,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed: pip install 'verax[torch]'")
 
+from verax import kernels  # noqa: E402
 from verax.kernels import Engine, _torch  # noqa: E402
 
 Ints = npt.NDArray[np.int64]
@@ -150,3 +151,22 @@ def test_tensors_give_what_arrays_give() -> None:
         strict=True,
     ):
         np.testing.assert_array_equal(got.numpy(), wanted)
+
+
+def test_labels_that_may_not_be_written_are_read() -> None:
+    labels = np.array([[0, 1, 1, 0], [0, 1, 1, 1]], dtype=np.int8)
+    labels.flags.writeable = False
+    assert _torch.totals(labels, labels, 2, "plugin", None, ONE)[0][:, :, 0].tolist() == [[8, 4], [4, 6]]
+    assert _torch.linear(labels, 2, np.eye(2, dtype=np.int64))[0].tolist() == [7, 7]
+
+
+def test_the_backend_torch_is_these_kernels_and_gives_what_numpy_gives() -> None:
+    for seed in range(20):
+        c = case(seed)
+        torch_, numpy_ = (Engine(backend=name, threads=1) for name in ("torch", "numpy"))
+        counts = [kernels.counts(c.rows, c.columns, c.classes, c.part, c.parts, e) for e in (torch_, numpy_)]
+        np.testing.assert_array_equal(*counts)
+        for sign, half in ((c.sign, None), ("plugin", None), ("split", c.half)):
+            one, two = (kernels.totals(c.rows, c.columns, c.classes, sign, half, e) for e in (torch_, numpy_))
+            for got, wanted in zip(one, two, strict=True):
+                np.testing.assert_array_equal(got, wanted)

@@ -19,6 +19,7 @@ import functools
 import importlib
 import importlib.util
 import math
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -185,8 +186,11 @@ def _sides(rows: Labels, columns: Labels, part: Ints | None, parts: int) -> tupl
 
 
 def _moved(labels: Labels | Tensor) -> Tensor:
-    tensor = labels if isinstance(labels, Tensor) else torch.from_numpy(np.ascontiguousarray(labels))
-    return tensor if tensor.device.type != "cpu" else tensor.to(_device())
+    if isinstance(labels, Tensor):
+        return labels if labels.device.type != "cpu" else labels.to(_device())
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*not writable")  # nothing here writes to it
+        return torch.from_numpy(np.ascontiguousarray(labels)).to(_device())
 
 
 def _split(labels: Tensor, part: Ints | None, parts: int) -> list[Tensor]:
