@@ -13,6 +13,7 @@ from verax import Reports, linear
 from verax.errors import OptionError, VeraxError
 from verax.kernels import Engine, per_task
 from verax.mechanisms import Options, _pair_by_pair, prepare
+from verax.pairs import all_pairs
 
 numba_there = importlib.util.find_spec("numba") is not None
 BACKENDS = ["numpy", pytest.param("numba", marks=pytest.mark.skipif(not numba_there, reason="numba is not installed"))]
@@ -59,6 +60,37 @@ def test_a_mean_over_peers_is_what_all_pairs_give(backend, monkeypatch):
                 assert one.stderr == pytest.approx(other.stderr, abs=1e-12)
                 compared += 1
     assert compared > 700
+
+
+WAYS = [
+    {},
+    {"over": "median"},
+    {"rule": "ca"},
+    {"rule": "ca", "sign": "plugin"},
+    {"rule": "ca", "over": "median"},
+    {"rule": "ca", "sign": "plugin", "over": "median"},
+]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("options", WAYS, ids=str)
+def test_all_pairs_at_once_are_what_each_pair_gives(options, backend):
+    """Bit-equal scores whatever counts them, and errors to rounding; some agents share too few tasks."""
+    for seed in range(15):
+        rng = default_rng(seed)
+        agents, tasks, size = (int(rng.integers(*limits)) for limits in ((2, 9), (2, 120), (2, 13)))
+        truth = rng.integers(0, size, tasks)
+        labels = np.where(rng.random((agents, tasks)) < 0.6, truth, rng.integers(0, size, (agents, tasks)))
+        labels = np.where(rng.random((agents, tasks)) < rng.choice([1.0, 0.9, 0.3]), labels, -1)
+        reports = Reports.of(labels, classes=[f"c{i}" for i in range(size)])
+        small = Engine(backend, threads=1 + seed % 2, max_bytes=2**20 if seed % 3 else 2**10)
+        ready = prepare(reports, None, None, Options(**options, engine=small))
+        parts = ready.reports, ready.signal, ready.plan
+        for one, other in zip(all_pairs(*parts), _pair_by_pair(*parts), strict=True):
+            assert (one is None) == (other is None)
+            if one is not None:
+                assert (one.score, one.tasks, one.references) == (other.score, other.tasks, other.references)
+                assert one.stderr == pytest.approx(other.stderr, abs=1e-12)
 
 
 def test_agents_with_gaps_of_their_own_are_scored_pair_by_pair():

@@ -24,7 +24,8 @@ import numpy as np
 import numpy.typing as npt
 
 from verax.errors import InputError
-from verax.kernels import Floats, Ints, pair_counts
+from verax.kernels import Floats, Ints
+from verax.kernels import counts as pair_counts
 
 _NEAR_TIE = 1e-9
 _ROUNDING = 1e-14
@@ -306,7 +307,7 @@ class Joint:
         common = (labels >= 0) & (g >= 0)
         labels, g, signal = labels[common], g[common], signal.take(common)
         parts = 1 if signal.strata is None else int(signal.strata.max(initial=0)) + 1
-        counts = pair_counts(labels, g[None], size, signal.strata, parts)[0]
+        counts = pair_counts(labels[None], g[None], size, signal.strata, parts)[0, 0]
         if rows is None and signal.features is None:
             return cls(counts)
         return cls(counts, Paired(np.eye(size)[labels] if rows is None else rows[common], g, signal))

@@ -18,7 +18,7 @@ from verax.errors import InputError, OptionError
 from verax.joint import Public
 from verax.kernels import Engine, Floats, engine
 from verax.linear import mean_over_peers
-from verax.pairs import Part, Plan, beside, one_peer, pair_values
+from verax.pairs import Part, Plan, all_pairs, beside, one_peer, pair_values
 from verax.reports import Reports, some
 from verax.rules import Rule, RuleFunction, check_matrix, resolve
 
@@ -381,8 +381,11 @@ def _against_truth(reports: Reports, signal: Public, plan: Plan) -> list[Part | 
 
 def _against_peers(reports: Reports, signal: Public, plan: Plan) -> list[Part | None]:
     """Every agent against the others, by the cheapest way that the mechanism and the reports allow."""
-    parts = mean_over_peers(reports, signal, plan)
-    return _pair_by_pair(reports, signal, plan) if parts is None else parts
+    for way in (mean_over_peers, all_pairs):
+        parts = way(reports, signal, plan)
+        if parts is not None:
+            return parts
+    return _pair_by_pair(reports, signal, plan)
 
 
 def _pair_by_pair(reports: Reports, signal: Public, plan: Plan) -> list[Part | None]:

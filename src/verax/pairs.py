@@ -14,9 +14,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from verax import kernels
 from verax.errors import OptionError, VeraxError
 from verax.joint import Estimate, Joint, Public, influences, means, signs, stderrs, values
-from verax.kernels import Engine, Floats, Ints, Labels, pair_counts, pair_sum
+from verax.kernels import Engine, Floats, Ints, Labels
 from verax.reports import Reports
 from verax.rules import Rule
 
@@ -66,6 +67,89 @@ def beside(reports: Reports, signal: Public, plan: Plan, i: int, references: Lab
     if math.isnan(stderr):
         stderr = _jackknife(_report(reports, plan, i), references, len(reports.classes), signal, plan, over)
     return Part(value, stderr, int((reports.labels[i] >= 0).sum()), len(references))
+
+
+def all_pairs(reports: Reports, signal: Public, plan: Plan) -> list[Part | None] | None:
+    """Every agent against every other from counts alone; None where a pair must be looked at by itself.
+
+    >>> from verax.mechanisms import Options, prepare
+    >>> ready = prepare(Reports.of(labels=[[0, 1, 0, 1], [0, 1, 1, 1], [0, 0, 0, 0]]), None, None, Options("ca"))
+    >>> [part.references for part in all_pairs(ready.reports, ready.signal, ready.plan)]
+    [2, 2, 2]
+    """
+    sign = _counted_sign(plan)
+    if sign is None or signal or plan.draws is not None or plan.over == "one":
+        return None
+    labels, classes = reports.labels, len(reports.classes)
+    half = halves(reports.tasks) if plan.sign == "split" else None
+    found: list[Part | None] = []
+    for first in range(0, len(labels), step := _rows_at_once(labels, half, plan)):
+        rows = labels[first : first + step] if step < len(labels) else labels
+        who = np.arange(first, first + len(rows))
+        value, able = _all_values(rows, labels, classes, sign, half, plan.engine)
+        able[np.arange(len(rows)), who] = False
+        if plan.over == "median":
+            stderr = [
+                _median_stderr(reports, signal, plan, i, v, a)
+                for i, v, a in zip(who.tolist(), value, able, strict=True)
+            ]
+        else:
+            phi = kernels.phi(rows, labels, classes, sign, half, who, plan.engine)
+            stderr = [_mean_stderr(p / max(a.sum(), 1), half) for p, a in zip(phi, able, strict=True)]
+        answered = (rows >= 0).sum(1)
+        for v, a, error, tasks in zip(value, able, stderr, answered.tolist(), strict=True):
+            found.append(Part(_centre(v[a], plan.over), error, tasks, int(a.sum())) if a.any() else None)
+    return found
+
+
+def _counted_sign(plan: Plan) -> str | Ints | None:
+    """S as the kernels take it: the name of how it is learned, or a matrix of 0 and 1."""
+    if not plan.rule.counts_only:
+        return None
+    if plan.matrix is None:
+        return plan.sign
+    return plan.matrix.astype(np.int64) if np.isin(plan.matrix, (0, 1)).all() else None
+
+
+def _rows_at_once(labels: Labels, half: Ints | None, plan: Plan) -> int:
+    """As many agents as leave what is kept a pair, and a task, within the memory allowed."""
+    each = len(labels) * (1 if half is None else 2) * 48 + (0 if plan.over == "median" else labels.shape[1] * 16)
+    return max(1, min(len(labels), plan.engine.max_bytes // max(each, 1)))
+
+
+def _all_values(
+    rows: Labels, columns: Labels, classes: int, sign: str | Ints, half: Ints | None, engine: Engine
+) -> tuple[Floats, npt.NDArray[np.bool_]]:
+    """What every row scores beside every column, and whether they share enough tasks."""
+    total, n = kernels.totals(rows, columns, classes, sign, half, engine)
+    whole = n.sum(2)
+    value = total / np.maximum(n * (n - 1), 1)
+    value = value[..., 0] if half is None else (n * value).sum(2) / np.maximum(whole, 1)
+    return value, np.asarray(whole >= 2)
+
+
+def _centre(values: Floats, over: str | None) -> float:
+    if over != "median":
+        return math.fsum(values) / len(values)
+    ordered = np.sort(values)
+    return float((ordered[(len(values) - 1) // 2] + ordered[len(values) // 2]) / 2)
+
+
+def _median_stderr(
+    reports: Reports, signal: Public, plan: Plan, i: int, value: Floats, able: npt.NDArray[np.bool_]
+) -> float:
+    """The middle peer's error; only the peers that may be in the middle are looked at again."""
+    peers = np.nonzero(able)[0]
+    if not len(peers):
+        return math.nan
+    ordered = np.sort(value[peers])
+    places = (len(peers) - 1) // 2, len(peers) // 2
+    found = []
+    for place in places:
+        near = peers[value[peers] == ordered[place]]
+        errors = np.sort(_pairs(reports, signal, plan, i, reports.labels[near]).stderr)
+        found.append(errors[place - int((value[peers] < ordered[place]).sum())])
+    return float((found[0] + found[1]) / 2)
 
 
 def pair_values(reports: Reports, signal: Public, plan: Plan, i: int, references: Labels) -> Floats:
@@ -146,7 +230,7 @@ def _counted(own: Labels, references: Labels, classes: int, signal: Public, half
     strata = 1 if signal.strata is None else int(signal.strata.max(initial=0)) + 1
     halves = 1 if half is None else 2
     part = signal.strata if half is None else half * strata if signal.strata is None else half * strata + signal.strata
-    counts = pair_counts(own, references, classes, part, halves * strata)
+    counts = kernels.counts(own[None], references, classes, part, halves * strata, plan.engine)
     counts = counts.reshape(len(references), halves, strata, classes, classes)
     s = _sign_matrices(counts, plan)
     n = counts.sum((-3, -2, -1))
@@ -154,7 +238,8 @@ def _counted(own: Labels, references: Labels, classes: int, signal: Public, half
     value, psi = values(counts, s), influences(counts, s)
     stderr = (n * stderrs(counts, psi)).sum(1) / whole
     centred = (psi - means(counts, psi)[..., None, None, None]) / whole[:, None, None, None, None]
-    phi = pair_sum(own, references, centred.reshape(len(references), halves * strata, classes, classes), part)
+    tables = centred.reshape(1, len(references), halves * strata, classes, classes)
+    phi = kernels.sums(own[None], references, tables, part, plan.engine)[0]
     value = value[:, 0] if half is None else (n * value).sum(1) / whole
     return _Pairs(value, stderr, _mean_stderr(phi / len(references), half))
 
