@@ -12,6 +12,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
@@ -22,11 +23,13 @@ from verax import round_cli
 from verax.errors import InputError, OptionError, VeraxError
 
 if TYPE_CHECKING:
+    from concurrent.futures import Executor
+
     from rich.console import Console
     from rich.table import Table
 
     from verax.market import Market
-    from verax.mechanisms import Prepared, Scores
+    from verax.mechanisms import Options, Prepared, Scores
     from verax.page import Curve
     from verax.reports import Reports
 
@@ -114,6 +117,7 @@ _Classes = Annotated[str | None, typer.Option(help="All classes, comma-separated
 _Json = Annotated[bool, typer.Option("--json", help="One JSON document on standard output, nothing else there.")]
 _Output = Annotated[Path | None, typer.Option("-o", help="Write the JSON document to this file.")]
 _Html = Annotated[Path | None, typer.Option(help="Write a self-contained page to this file.")]
+_LARGE = 2**30  # bytes of reports beyond which they are read shard by shard
 
 
 @app.command()
@@ -131,10 +135,25 @@ def score(
     as_json: _Json = False,
     html: _Html = None,
     output: _Output = None,
+    workers: Annotated[
+        int | None, typer.Option(help="Read the reports shard by shard, in so many processes.", metavar="N")
+    ] = None,
+    dask: Annotated[
+        str | None, typer.Option(help="Read the reports shard by shard, on this Dask cluster.", metavar="ADDRESS")
+    ] = None,
 ) -> None:
     """Score every agent's reports, against truth or against the other agents' reports."""
     from verax import mechanisms
 
+    if workers is not None or dask is not None or _in_shards(reports, rule, over, floor, public, html):
+        if html is not None:
+            raise OptionError("--html needs the reports whole, and these are read shard by shard; leave it out")
+        if public is not None:
+            raise OptionError("a public signal cannot be taken out shard by shard; score the files whole")
+        options = mechanisms.Options(_rule(rule), against, over, _sign_of_classes(sign, classes), floor, seed)
+        found = _score_shards(reports, truth, options, classes, workers, dask)
+        _show(found.to_json(), as_json, output, lambda console: _print_scores(console, found))
+        return
     ready = _prepare(reports, truth, against, public, rule, sign, over, seed, floor, classes)
     scores = mechanisms.scored(ready)
     if html is not None:
@@ -142,6 +161,83 @@ def score(
 
         _write(html, report("Scores", ready, scores))
     _show(scores.to_json(), as_json, output, lambda console: _print_scores(console, scores))
+
+
+def _in_shards(
+    reports: list[Path], rule: str, over: str | None, floor: float | None, public: Path | None, html: Path | None
+) -> bool:
+    """Whether a pattern stands for shards, or files are so large that they had better be read as such."""
+    from verax.shards import is_pattern
+
+    if any(is_pattern(str(path)) for path in reports):
+        return True
+    if (
+        sum(path.stat().st_size for path in reports if path.is_file()) <= _LARGE
+        or public is not None
+        or html is not None
+    ):
+        return False
+    from verax.mechanisms import Options
+    from verax.tally import refuse_unless_additive
+
+    try:
+        refuse_unless_additive(Options(_rule(rule), over=over, floor=floor))
+    except VeraxError:
+        return False
+    return True
+
+
+def _sign_of_classes(sign: str | None, classes: str | None) -> Any:
+    """The sign of shards, whose classes are not known before all are read."""
+    from verax import files
+    from verax.mechanisms import SIGNS
+
+    if sign is None or sign in SIGNS or not Path(sign).exists():
+        return sign
+    if classes is None:
+        raise OptionError("a sign matrix over shards needs all classes beforehand; name them with --classes")
+    return files.read_matrix(sign, _listed(classes))
+
+
+def _score_shards(
+    reports: list[Path],
+    truth: Path | None,
+    options: Options,
+    classes: str | None,
+    workers: int | None,
+    dask: str | None,
+) -> Scores:
+    """Scores of reports that are read shard by shard, with a bar on standard error while a person waits."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    from verax import executors, tally
+    from verax.shards import find, read_truth
+
+    if workers is not None and dask is not None:
+        raise OptionError("--workers and --dask say two places to read shards; give one")
+    tally.refuse_unless_additive(options)
+    # a cluster's workers are elsewhere, where a path means something only from its root
+    shards = find(*([path.absolute() for path in reports] if dask else reports), classes=_given_classes(classes))
+    known = None if truth is None else read_truth(truth)
+    console = Console(stderr=True)
+    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+    with ExitStack() as stack:
+        executor: Executor | None = None
+        if dask is not None:
+            executor = stack.enter_context(executors.cluster(dask))
+        elif workers != 1 and workers is not None:
+            executor = stack.enter_context(executors.Processes(workers))
+        bar = stack.enter_context(Progress(*columns, console=console, transient=True, disable=not console.is_terminal))
+        task = bar.add_task(f"reading {len(shards)} shards, twice", total=None)
+        return tally.score_shards(
+            shards, options, known, executor=executor,
+            progress=lambda done, total: bar.update(task, completed=done, total=total),
+        )  # fmt: skip
+
+
+def _given_classes(classes: str | None) -> list[str] | None:
+    return None if classes is None else _listed(classes)
 
 
 @app.command()
@@ -435,9 +531,12 @@ def _prepare(
 
 def _load(reports: list[Path], truth: Path | None, public: Path | None, classes: str | None) -> Reports:
     from verax import files
+    from verax.shards import is_pattern
 
-    names = None if classes is None else _listed(classes)
-    loaded = files.read(*reports, classes=names)
+    for path in reports:
+        if is_pattern(str(path)):
+            raise OptionError(f"{path}: only verax score takes a pattern, without --html; name the files themselves")
+    loaded = files.read(*reports, classes=_given_classes(classes))
     for extra in (truth, public):
         if extra is not None and extra.suffix.lower() == ".npy" and any(r.suffix.lower() != ".npz" for r in reports):
             raise OptionError(

@@ -45,6 +45,7 @@ class Shard:
     stop: int | None = None
     row: int = 0  # of the file, where its first row group begins
     classes: tuple[str, ...] | None = None
+    size: tuple[int, int] = (0, 0)  # agents and tasks, where that is known before it is read
 
     @property
     def name(self) -> str:
@@ -111,8 +112,9 @@ def _shards(path: str, classes: tuple[str, ...] | None) -> Iterator[Shard]:
     elif ending in (".npz", ".npy"):
         yield from _of_arrays(path, classes)
     else:
-        with files._opened(Path(path), mode="rb"):
-            yield Shard(path, classes=classes)
+        if not Path(path).exists() or Path(path).is_dir():
+            files.read(path)  # which says so
+        yield Shard(path, classes=classes)
 
 
 def read(shard: Shard) -> Iterator[Reports]:
@@ -202,7 +204,7 @@ def _of_parquet(path: str, classes: tuple[str, ...] | None) -> Iterator[Shard]:
     for group in range(metadata.num_row_groups):
         held += metadata.row_group(group).num_rows
         if held * each >= _SHARD or group == metadata.num_row_groups - 1:
-            yield Shard(path, first, group + 1, row, classes)
+            yield Shard(path, first, group + 1, row, classes, (each - 1, held))
             first, row, held = group + 1, row + held, 0
 
 
@@ -285,17 +287,19 @@ def _task_names(array: Any, path: str) -> list[str]:
         column = _Column.of(array, f"{path}: column 'task'")
         assert column is not None
         return [*np.array([*column.texts, ""], dtype=object)[column.codes]]
+    if pa.types.is_string(array.type) and not array.null_count:
+        return [text.strip() for text in array.to_pylist()]
     return files._text_column(array.to_pylist())
 
 
 def _reports(
     labels: Labels, agents: Sequence[str], tasks: Sequence[str], names: Sequence[str], shard: Shard
 ) -> Reports:
-    """Reports whose codes are known to be right."""
+    """Reports whose codes are known to be right, and whose tasks are known to differ, to be stripped and not empty."""
     return Reports(
         labels,
         checked_names(agents, len(agents), "agent", shard.path),
-        checked_names(tasks, len(tasks), "task", shard.path),
+        tuple(tasks) if "".join(tasks).isprintable() else checked_names(tasks, len(tasks), "task", shard.path),
         checked_names(names, len(names), "class", shard.path),
         classes_given=shard.classes is not None,
     )
@@ -383,13 +387,14 @@ def _of_arrays(path: str, classes: tuple[str, ...] | None) -> Iterator[Shard]:
     """Slices of what can be mapped into memory; a compressed NPZ as a whole."""
     mapped = _mapped(path)
     sliced = None if mapped is None else _sliced(mapped)
-    if sliced is None:
+    if mapped is None or sliced is None:
         yield Shard(path, classes=classes)
         return
     tasks, each = sliced
-    step = max(1, _SHARD // max(each, 1))
+    step, agents = max(1, _SHARD // max(each, 1)), len(mapped["labels" if "labels" in mapped else "probabilities"])
     for start in range(0, max(tasks, 1), step):
-        yield Shard(path, start, min(start + step, tasks), classes=classes)
+        stop = min(start + step, tasks)
+        yield Shard(path, start, stop, classes=classes, size=(agents, stop - start))
 
 
 def _sliced(arrays: Mapping[str, Array]) -> tuple[int, int] | None:

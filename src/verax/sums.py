@@ -55,7 +55,7 @@ def of(reports: Reports, references: Labels | None, plan: Early) -> Sums:
     if references is None and not plan.pairs:
         return Together.of(reports.labels, plan)
     half = pairs.halves(reports.tasks) if plan.sign == "split" else None
-    return Counts.of(reports.labels, references, len(reports.classes), half)
+    return Counts.of(reports.labels, references, len(reports.classes), half, plan.engine)
 
 
 class Sums(ABC):
@@ -117,11 +117,11 @@ class Counts(Sums):
     peers: bool
 
     @classmethod
-    def of(cls, labels: Labels, references: Labels | None, classes: int, half: Ints | None) -> Counts:
+    def of(cls, labels: Labels, references: Labels | None, classes: int, half: Ints | None, engine: Engine) -> Counts:
         columns = labels if references is None else references
         parts = 1 if half is None else 2
         _check_size((len(labels), len(columns), parts, classes, classes), len(labels), classes)
-        return cls(_all_counts(labels, columns, classes, half, parts), references is None)
+        return cls(kernels.counts(labels, columns, classes, half, parts, engine), references is None)
 
     def add(self, other: Self) -> None:
         self.counts += other.counts
@@ -188,7 +188,7 @@ class Counts(Sums):
             able = self._able(i)
             if able.any():
                 tables[i, able] = _pair_scores(self.counts[i, able][:, :, None], plan)[2][:, :, 0]
-        return Tables(tables, plan.sign == "split")
+        return Tables(tables, plan.sign == "split", plan.engine)
 
 
 def _check_size(shape: Sequence[int], agents: int, classes: int) -> None:
@@ -200,10 +200,6 @@ def _check_size(shape: Sequence[int], agents: int, classes: int) -> None:
             f"and {_MOST_BYTES / 2**30:g} GiB are allowed; score zero-one, ce or brier over the mean of peers on tasks "
             "that all answered, score against truth, or score fewer agents"
         )
-
-
-def _all_counts(rows: Labels, columns: Labels, classes: int, part: Ints | None, parts: int) -> Ints:
-    return np.stack([kernels.pair_counts(row, columns, classes, part, parts) for row in rows])
 
 
 def _pair_scores(counts: Ints, plan: Plan) -> tuple[Floats, Floats, Floats]:
@@ -235,14 +231,13 @@ class Tables(Look):
 
     tables: Floats
     split: bool
+    engine: Engine
 
     def squares(self, reports: Reports, references: Labels | None) -> Floats:
         half = pairs.halves(reports.tasks) if self.split else None
-        squares = np.zeros((len(reports.agents), self.tables.shape[2]))
-        for i, row in enumerate(reports.labels):
-            phi = kernels.pair_sum(row, reports.labels, self.tables[i], half) ** 2
-            squares[i] = phi.sum() if half is None else [phi[half == h].sum() for h in (0, 1)]
-        return squares
+        phi = kernels.sums(reports.labels, reports.labels, self.tables, half, self.engine)
+        parts = [phi] if half is None else [phi[:, half == h] for h in (0, 1)]
+        return np.stack([np.einsum("in,in->i", part, part) for part in parts], axis=1)
 
 
 @dataclass

@@ -14,6 +14,7 @@ from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ import numpy as np
 from verax import linear, sums
 from verax.errors import InputError, OptionError, VeraxError
 from verax.joint import Public
-from verax.kernels import Floats, Ints
+from verax.kernels import Engine, Floats, Ints
 from verax.mechanisms import Mechanism, Options, Prepared, Score, Scores, _check_rule, _dropped, _hybrid, _sign, prepare
 from verax.pairs import Part, Plan
 from verax.reports import Reports, class_order, narrow, some
@@ -31,7 +32,7 @@ from verax.shards import Digests, Shard, Truth, digests, read, task_of
 RULES = ("zero-one", "ca", "accuracy", "ce", "brier")
 NO_ERRORS = "the error of a mean over peers needs a second look at the reports: give them again for standard errors"
 _SHIPPED = 2**30  # bytes of what is known already that a second look may send about, all shards together
-_AHEAD = 8  # shards asked for beyond the one awaited, where an executor does not say how many it runs
+_WORTH_COMPILING = 10.0  # seconds a worker
 
 Squares = tuple[Floats | None, Floats | None]
 
@@ -187,7 +188,7 @@ class Tally:
         if reports.public is not None:
             raise OptionError(f"{source}: a public signal cannot be taken out shard by shard; score the files whole")
         marks = digests(reports.tasks)
-        reports = _with_truth(reports, marks, self.truth, self.options)
+        reports = _with_truth(reports, self.truth, self.options, marks)
         rule = resolve(self.options.rule, self.options.floor)
         _check_rule(rule, reports, Public(len(reports.tasks)), "hybrid")
         if not (self.options.sign is None or isinstance(self.options.sign, str) or reports.classes_given):
@@ -310,7 +311,7 @@ def _rehearsal(held: _Held, options: Options, truth_given: bool) -> Prepared:
     return prepare(stand_in, truth if truth_given else None, None, options)
 
 
-def _with_truth(reports: Reports, marks: Digests, truth: Truth | None, options: Options) -> Reports:
+def _with_truth(reports: Reports, truth: Truth | None, options: Options, marks: Digests | None = None) -> Reports:
     """The reports with the truth of those of their tasks that it covers."""
     if truth is None:
         asked = options.against in ("truth", "hybrid")
@@ -321,7 +322,7 @@ def _with_truth(reports: Reports, marks: Digests, truth: Truth | None, options: 
                 raise InputError(
                     f"{truth.source}: unknown label {label!r} in the truth; the classes are {some(reports.classes)}"
                 )
-    codes = truth.codes_of(marks)
+    codes = truth.codes_of(digests(reports.tasks) if marks is None else marks)
     seen = {truth.classes[k] for k in np.unique(codes[codes >= 0]).tolist()}
     reports = reports._relabelled(class_order({*reports.classes, *seen}))
     place = np.array([*({c: i for i, c in enumerate(reports.classes)}.get(c, -1) for c in truth.classes), -1])
@@ -379,7 +380,7 @@ class Second:
 
     def squares(self, reports: Reports) -> Squares:
         """Sums over the tasks of one batch."""
-        reports = _with_truth(_aligned(reports, self.frame), digests(reports.tasks), self.truth, self.options)
+        reports = _with_truth(_aligned(reports, self.frame), self.truth, self.options)
         rule = resolve(self.options.rule, self.options.floor)
         by_truth, by_peers = _parted(reports, self.options.against, rule.truth_only)
         truth = None if by_truth.truth is None else by_truth.truth[None]
@@ -440,8 +441,6 @@ def score_shards(
         raise InputError("no shards to score; name at least one file")
     told = progress or (lambda done, total: None)
     first = Tally(options, truth)
-    if executor is not None:
-        first.options = replace(first.options, engine=replace(first.options.engine, threads=1))
     try:
         tally = _tallied(first, shards, executor, told)
     except Abstained:
@@ -462,12 +461,27 @@ def score_shards(
 def _tallied(
     tally: Tally, shards: Sequence[Shard], executor: Executor | None, told: Callable[[int, int], object]
 ) -> Tally:
+    tally.options = replace(tally.options, engine=_engine(tally, shards, executor))
     work = partial(_tally_of, tally.options, tally.truth, tally.pairs)
     told(0, 2 * len(shards))
     for done, found in enumerate(_each(work, shards, executor), start=1):
         tally.merge(found)
         told(done, 2 * len(shards))
     return tally
+
+
+def _engine(tally: Tally, shards: Sequence[Shard], executor: Executor | None) -> Engine:
+    """One thread where an executor has several; numba where NumPy would take long, for a block never seems long."""
+    engine, each = tally.options.engine, 1 if executor is None else _workers(executor)
+    cost = (agents * tasks * (agents * 1e-9 if tally.pairs else 4e-8) for agents, tasks in (s.size for s in shards))
+    if engine.backend == "auto" and sum(cost) / each > _WORTH_COMPILING and find_spec("numba") is not None:
+        engine = replace(engine, backend="numba")
+    return engine if executor is None else replace(engine, threads=1)
+
+
+def _workers(executor: Executor) -> int:
+    """How many shards it reads at a time, where it says so."""
+    return int(getattr(executor, "_max_workers", 4))
 
 
 def _tally_of(options: Options, truth: Truth | None, pairs: bool, shard: Shard) -> _Held:
@@ -512,7 +526,7 @@ def _each(work: Callable[[Shard], Any], shards: Sequence[Shard], executor: Execu
     size = -(-len(shards) // max(1, min(len(shards), _SHIPPED // len(packed))))
     waiting: deque[_Asked] = deque()
     todo = iter([shards[i : i + size] for i in range(0, len(shards), size)])
-    ahead = 2 * int(getattr(executor, "_max_workers", _AHEAD // 2))
+    ahead = 2 * _workers(executor)
     try:
         while True:
             while len(waiting) < ahead and (more := next(todo, None)) is not None:
