@@ -264,15 +264,24 @@ class _Column:
 def _wide(block: dict[str, Any], shard: Shard, row: int) -> Reports:
     """A block of a wide file; what is not plain is left to the reader that can say what is wrong."""
     agents = [name for name in block if name != "task"]
+    found = None
+    if agents and agents != ["label"] and not any(name.startswith("p:") for name in agents):
+        found = _plain(block, agents, shard)
+    if found is None:
+        cells = {name: files._text_column(array.to_pylist()) for name, array in block.items()}
+        return files._from_wide(files._Table(shard.path, cells, row + 1), shard.classes)
+    return found
+
+
+def _plain(block: dict[str, Any], agents: Sequence[str], shard: Shard) -> Reports | None:
+    """The reports of a block in which nothing is wrong, or None."""
     columns = [_Column.of(block[name], f"{shard.path}: column {name!r}") for name in agents]
-    tasks = _task_names(block["task"], shard.path)
     held = [column for column in columns if column is not None]
     seen = {text for column in held for text in column.texts} - {""}
     known = shard.classes is None or seen <= {*shard.classes}
-    plain = len(held) == len(agents) and known and len({*tasks} - {""}) == len(tasks)
-    if not plain or agents == ["label"] or not agents or any(name.startswith("p:") for name in agents):
-        cells = {name: files._text_column(array.to_pylist()) for name, array in block.items()}
-        return files._from_wide(files._Table(shard.path, cells, row + 1), shard.classes)
+    tasks = _task_names(block["task"], shard.path)
+    if len(held) < len(agents) or not known or len({*tasks} - {""}) < len(tasks):
+        return None
     names, code = files._class_codes(seen, shard.classes)
     labels = np.empty((len(agents), len(tasks)), dtype=narrow(np.empty(0, dtype=np.int64), len(names)).dtype)
     for k, column in enumerate(held):

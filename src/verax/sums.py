@@ -120,7 +120,10 @@ class Counts(Sums):
     def of(cls, labels: Labels, references: Labels | None, classes: int, half: Ints | None, engine: Engine) -> Counts:
         columns = labels if references is None else references
         parts = 1 if half is None else 2
-        _check_size((len(labels), len(columns), parts, classes, classes), len(labels), classes)
+        shape = len(labels), len(columns), parts, classes, classes
+        _check_size(shape, len(labels), classes)
+        if not math.prod(shape):  # everybody abstained
+            return cls(np.zeros(shape, dtype=np.int64), references is None)
         return cls(kernels.counts(labels, columns, classes, half, parts, engine), references is None)
 
     def add(self, other: Self) -> None:
