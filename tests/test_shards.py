@@ -3,23 +3,38 @@
 from __future__ import annotations
 
 import copy
+import json
 import math
+import os
 import pickle
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import warnings
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import replace
 from functools import reduce
+from multiprocessing import get_context
 from operator import add
+from pathlib import Path
 
 import numpy as np
 import pytest
 from numpy.random import default_rng
+from typer.testing import CliRunner
 
 import verax
-from verax import Reports, files, shards, sums, tally
-from verax.errors import InputError, OptionError
+from verax import Reports, executors, files, shards, sums, tally
+from verax.cli import app
+from verax.errors import InputError, OptionError, VeraxError
 from verax.mechanisms import Options
-from verax.shards import find, read, read_truth
+from verax.shards import Shard, find, read, read_truth
 from verax.tally import Tally, score_shards
 
+psutil = pytest.importorskip("psutil")
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
 
@@ -390,3 +405,254 @@ def test_no_file_and_no_match_are_said(tmp_path):
         find(tmp_path)
     with pytest.raises(InputError, match="no shards"):
         score_shards([])
+
+
+# Executors
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Twelve shards: wide Parquet files of 8 agents."""
+    rng = default_rng(5)
+    for i in range(12):
+        right = rng.integers(0, 4, 50)
+        labels = np.where(rng.random((8, 50)) < 0.7, right, rng.integers(0, 4, (8, 50)))
+        named = Reports.of(labels, agents=[f"a{k}" for k in range(8)], tasks=[f"t{i}-{n}" for n in range(50)])
+        verax.write(named, tmp_path / f"{i:02}.parquet", wide=True)
+    return tmp_path
+
+
+@pytest.fixture(autouse=True, scope="module")
+def nobody_stays():
+    """The processes that tests begin end with them; the one that minds what processes share ends with this one."""
+    before = {p.pid for p in psutil.Process().children(recursive=True)}
+    yield
+    begun = [p for p in psutil.Process().children(recursive=True) if p.pid not in before]
+    stay = psutil.wait_procs([p for p in begun if "resource_tracker" not in command(p)], timeout=10)[1]
+    assert not [command(p) for p in stay]
+
+
+def command(process):
+    try:
+        return " ".join(process.cmdline())
+    except psutil.Error:
+        return ""
+
+
+def expected(folder, **options):
+    return verax.score(verax.read(*sorted(folder.iterdir())), **options)
+
+
+@pytest.mark.parametrize("options", [{}, {"rule": "ca"}, {"over": "median"}], ids=str)
+def test_threads_and_processes_give_what_this_process_gives(folder, options):
+    found = find(folder / "*.parquet")
+    here = score_shards(found, Options(**options))
+    alike(here, expected(folder, **options))
+    with ThreadPoolExecutor(3) as threads:
+        assert score_shards(found, Options(**options), executor=threads) == here
+    with executors.Processes(2) as processes:
+        assert score_shards(found, Options(**options), executor=processes) == here
+
+
+def test_processes_that_are_lost_half_way_are_begun_again(folder):
+    found = find(folder / "*.parquet")
+    killed = []
+
+    def progress(done, total):
+        if done in (2, 15):
+            victim = next(iter(processes._pool._processes.values()))
+            os.kill(victim.pid, signal.SIGKILL)
+            killed.append(victim.pid)
+
+    with executors.Processes(2) as processes:
+        scores = score_shards(found, executor=processes, progress=progress)
+    assert len(set(killed)) == 2
+    assert scores == score_shards(found)
+
+
+class Mortal(Shard):
+    """A shard that ends whoever reads it."""
+
+    def __reduce__(self):
+        return os._exit, (9,)
+
+
+def test_a_shard_that_ends_its_reader_twice_is_given_up_with_a_sentence(folder):
+    found = find(folder / "*.parquet")
+    with (
+        executors.Processes(1) as processes,
+        pytest.raises(VeraxError, match=r"0[01].parquet.*was lost twice .*nothing was scored"),
+    ):
+        score_shards([*found[:1], Mortal(found[1].path)], executor=processes)
+
+
+def test_an_executor_that_cannot_go_on_is_said(folder):
+    pool = ProcessPoolExecutor(1, get_context("spawn"))
+
+    def progress(done, total):
+        if done == 1:
+            os.kill(next(iter(pool._processes)), signal.SIGKILL)
+
+    with pool, pytest.raises(VeraxError, match=r"no worker is left to read it .*nothing was scored"):
+        score_shards(find(folder / "*.parquet"), executor=pool, progress=progress)
+
+
+def test_work_that_nobody_is_there_to_do_is_given_up(folder):
+    ready, found = threading.Event(), find(folder / "*.parquet")
+    with ThreadPoolExecutor(1) as inner:
+        inner.submit(ready.wait)
+        watched = executors.Watched(inner, lambda: False, workers=1, patience=0.2)
+        with pytest.raises(VeraxError, match=r"nobody did the work for 0.2 seconds"):
+            score_shards(found, executor=watched)
+        ready.set()
+        watched.shutdown()
+
+
+def test_a_refusal_in_a_process_is_the_same_refusal(folder):
+    (folder / "07.parquet").write_bytes(b"PAR1")
+    here = "07.parquet: cannot be read as Parquet"
+    with pytest.raises(InputError, match=here):
+        find(folder / "*.parquet")
+    (folder / "07.parquet").unlink()
+    found = [*find(folder / "*.parquet"), Shard(str(folder / "gone.csv"))]
+    with executors.Processes(2) as processes, pytest.raises(InputError, match=r"gone.csv: no such file"):
+        score_shards(found, executor=processes)
+
+
+@pytest.fixture(scope="module")
+def dask():
+    distributed = pytest.importorskip("distributed")
+    with (
+        warnings.catch_warnings(),
+        distributed.LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None) as cluster,
+    ):
+        yield cluster.scheduler_address
+
+
+def test_a_dask_cluster_gives_what_this_process_gives(folder, dask):
+    found = find(folder / "*.parquet")
+    with executors.cluster(dask) as cluster:
+        for options in ({}, {"rule": "ca"}):
+            assert score_shards(found, Options(**options), executor=cluster) == score_shards(found, Options(**options))
+    for arguments in ([], ["--rule", "ca"]):
+        here = run(str(folder / "*.parquet"), "--json", *arguments)
+        assert run(str(folder / "*.parquet"), "--json", "--dask", dask, *arguments).stdout == here.stdout
+
+
+def test_a_dask_worker_that_is_killed_half_way_changes_nothing(folder, dask):
+    distributed = pytest.importorskip("distributed")
+    found, killed = find(folder / "*.parquet"), []
+
+    def progress(done, total):
+        if done in (3, 17):
+            killed.append(next(iter(client.run(os.getpid).values())))
+            os.kill(killed[-1], signal.SIGKILL)
+
+    with distributed.Client(dask, set_as_default=False) as client, executors.cluster(dask) as cluster:
+        scores = score_shards(found, executor=cluster, progress=progress)
+    assert len(set(killed)) == 2
+    assert scores == score_shards(found)
+
+
+def test_no_scheduler_at_the_address_is_said(folder, monkeypatch):
+    monkeypatch.setattr(executors, "_ANSWER", 0.5)
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        result = run(str(folder / "*.parquet"), "--dask", f"tcp://127.0.0.1:{taken.getsockname()[1]}")
+    assert result.exit_code == 2
+    assert "no Dask scheduler answers" in result.stderr
+
+
+# The command line
+
+
+def run(*arguments):
+    return CliRunner().invoke(app, ["score", *arguments])
+
+
+def test_the_command_line_gives_the_same_json_for_shards_as_for_files(folder):
+    paths = [str(path) for path in sorted(folder.iterdir())]
+    truth = folder.parent / f"{folder.name}-truth.csv"
+    truth.write_text("task,label\n" + "".join(f"t{i}-{n},{n % 4}\n" for i in range(12) for n in range(0, 50, 3)))
+    for options in ([], ["--truth", str(truth)], ["--over", "median"], ["--rule", "ca", "--classes", "0,1,2,3"]):
+        whole = json.loads(run(*paths, "--json", *options).stdout)
+        for way in ([str(folder / "*.parquet")], [*paths, "--workers", "1"]):
+            result = run(*way, "--json", *options)
+            assert (result.exit_code, result.stderr) == (0, "")
+            scores = json.loads(result.stdout)
+            for one, other in zip(scores.pop("scores"), whole["scores"], strict=True):
+                assert one.pop("stderr") == pytest.approx(other["stderr"], rel=1e-12)
+                assert one.items() <= other.items()
+            assert scores.items() <= whole.items()
+
+
+def test_options_that_do_not_go_with_shards_are_refused_before_anything_is_read(folder):
+    pattern = str(folder / "*.parquet")
+    for options, words in {
+        ("--html", "page.html"): "--html needs the reports whole",
+        ("--public", "signal.csv"): "public signal cannot be taken out shard by shard",
+        ("--rule", "pmi"): "by rule pmi; score the files whole",
+        ("--over", "one", "--seed", "x"): "against one drawn peer; score the files whole",
+        ("--workers", "0"): "workers is 0",
+        ("--workers", "2", "--dask", "tcp://127.0.0.1:1"): "give one",
+        ("--truth", "truth.npy"): "give task,label with shards",
+        ("--over", "worst"): "over is 'worst'",
+        ("--rule", "accuracy"): "rule accuracy needs the truth",
+        ("--sign", __file__, "--rule", "ca"): "needs all classes beforehand",
+        ("--sign", "spilt", "--rule", "ca"): "sign is 'spilt'",
+    }.items():
+        result = run(pattern, *options)
+        assert (result.exit_code, result.stdout) == (2, ""), options
+        assert words in result.stderr
+    result = CliRunner().invoke(app, ["audit", pattern])
+    assert result.exit_code == 2
+    assert "only verax score takes a pattern" in result.stderr
+    result = run(str(folder / "*.npz"))
+    assert result.exit_code == 2
+    assert "no file matches this pattern" in result.stderr
+
+
+def test_files_beyond_a_gibibyte_are_read_as_shards_where_the_rule_allows(folder, monkeypatch):
+    from verax import cli
+
+    asked = []
+    monkeypatch.setattr(cli, "_LARGE", 10)
+    monkeypatch.setattr(tally, "score_shards", lambda *a, **k: asked.append(a) or expected(folder))
+    paths = [str(path) for path in sorted(folder.iterdir())]
+    assert run(*paths).exit_code == 0
+    assert len(asked) == 1
+    assert run(*paths, "--over", "one", "--seed", "x").exit_code == 0
+    assert len(asked) == 1
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
+def test_an_interrupt_leaves_no_process_behind(folder, how):
+    os.mkfifo(folder / "99.csv")  # a shard that whoever reads it waits for
+    command = [sys.executable, "-c", "from verax.cli import main; main()", "score", str(folder / "*"), "--workers", "2"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True) as process:
+        parent = psutil.Process(process.pid)
+        begun = time.monotonic()
+        while sum("spawn_main" in argument for argument in map(globals()["command"], parent.children())) < 2:
+            assert time.monotonic() - begun < 60
+            time.sleep(0.05)
+        time.sleep(0.5)
+        children = parent.children(recursive=True)
+        if how == signal.SIGINT:
+            os.killpg(process.pid, how)
+        else:
+            os.kill(process.pid, how)
+        out, _ = process.communicate(timeout=60)
+        assert out == b""
+        assert process.returncode != 0
+    assert not psutil.wait_procs(children, timeout=20)[1]
+
+
+@pytest.mark.slow
+def test_a_hundred_million_reports_take_little_memory(tmp_path):
+    script = Path(__file__).parents[1] / "benchmarks" / "shards.py"
+    out = tmp_path / "shards.json"
+    subprocess.run([sys.executable, script, "--runs", "1", "--out", out], check=True)
+    found = json.loads(out.read_text())
+    assert found["reports"] == 10**8
+    assert max(found["megabytes"].values()) < 500
+    assert found["identical"]

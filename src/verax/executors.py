@@ -20,6 +20,7 @@ from typing import Any
 from verax.errors import ExtraMissing, OptionError, VeraxError
 
 _ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"), "1")
+_ANSWER = 10.0  # seconds within which a scheduler must answer
 _PATIENCE = 30.0  # seconds that a cluster may be without anybody to do the work
 
 
@@ -114,7 +115,7 @@ def cluster(address: str) -> Iterator[Executor]:
         raise ExtraMissing("Dask clusters", "dask") from None
     try:
         connect: Any = Client
-        client = connect(address, timeout=10, set_as_default=False)
+        client = connect(address, timeout=_ANSWER, set_as_default=False)
     except (OSError, ValueError, TypeError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise VeraxError(
