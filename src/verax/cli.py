@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
+    from verax.kernels import Engine
     from verax.market import Market
     from verax.mechanisms import Options, Prepared, Scores
     from verax.page import Curve
@@ -117,6 +118,8 @@ _Classes = Annotated[str | None, typer.Option(help="All classes, comma-separated
 _Json = Annotated[bool, typer.Option("--json", help="One JSON document on standard output, nothing else there.")]
 _Output = Annotated[Path | None, typer.Option("-o", help="Write the JSON document to this file.")]
 _Html = Annotated[Path | None, typer.Option(help="Write a self-contained page to this file.")]
+_Backend = Annotated[str, typer.Option(help="What counts: auto, numpy, numba or torch. It never changes a score.")]
+_Threads = Annotated[int | None, typer.Option(help="How many threads count; every core if not given.", metavar="N")]
 _LARGE = 2**30  # bytes of reports beyond which they are read shard by shard
 
 
@@ -141,20 +144,26 @@ def score(
     dask: Annotated[
         str | None, typer.Option(help="Read the reports shard by shard, on this Dask cluster.", metavar="ADDRESS")
     ] = None,
+    backend: _Backend = "auto",
+    threads: _Threads = None,
 ) -> None:
     """Score every agent's reports, against truth or against the other agents' reports."""
     from verax import mechanisms
+    from verax.kernels import engine
+
+    counted = engine(backend, threads)
 
     if workers is not None or dask is not None or _in_shards(reports, rule, over, floor, public, html):
         if html is not None:
             raise OptionError("--html needs the reports whole, and these are read shard by shard; leave it out")
         if public is not None:
             raise OptionError("a public signal cannot be taken out shard by shard; score the files whole")
-        options = mechanisms.Options(_rule(rule), against, over, _sign_of_classes(sign, classes), floor, seed)
+        matrix = _sign_of_classes(sign, classes)
+        options = mechanisms.Options(_rule(rule), against, over, matrix, floor, seed, engine=counted)
         found = _score_shards(reports, truth, options, classes, workers, dask)
         _show(found.to_json(), as_json, output, lambda console: _print_scores(console, found))
         return
-    ready = _prepare(reports, truth, against, public, rule, sign, over, seed, floor, classes)
+    ready = _prepare(reports, truth, against, public, rule, sign, over, seed, floor, classes, counted)
     scores = mechanisms.scored(ready)
     if html is not None:
         from verax.render import report
@@ -260,12 +269,16 @@ def audit(
     as_json: _Json = False,
     html: _Html = None,
     output: _Output = None,
+    backend: _Backend = "auto",
+    threads: _Threads = None,
 ) -> None:
     """Can these scores be trusted? Certificates, each with its reason and its witness."""
     from verax import render
     from verax.audit import examine, to_json
+    from verax.kernels import engine
 
-    ready = _prepare(reports, truth, against, public, rule, sign, over, seed, floor, classes)
+    counted = engine(backend, threads)
+    ready = _prepare(reports, truth, against, public, rule, sign, over, seed, floor, classes, counted)
     scores, found = examine(ready, confidence, colluders, wanted)
     if html is not None:
         _write(html, render.report("Audit", ready, scores, found))
@@ -521,11 +534,12 @@ def _prepare(
     seed: str | None,
     floor: float | None,
     classes: str | None,
+    counted: Engine,
 ) -> Prepared:
     from verax.mechanisms import Options, prepare
 
     loaded = _load(reports, truth, public, classes)
-    options = Options(_rule(rule), against, over, _sign(sign, loaded), floor, seed)
+    options = Options(_rule(rule), against, over, _sign(sign, loaded), floor, seed, engine=counted)
     return prepare(loaded, None if truth is None else loaded.truth, None, options)
 
 
