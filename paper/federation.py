@@ -531,7 +531,7 @@ def told_weighted(runs, numbers):
 
 def drawn(numbers):
     title = (
-        "Echoes out-earn honest work under plain scores; taking out what is public and asking for kinship stops them"
+        "Plain scores pay an echo more than work; `every` pays echoes and noise nothing, but still some imitated work"
     )
     figure, axes = panels(title, 2, size=(13, 6.4))
     looks = (("plain", RED, "o"), ("features", ORANGE, "s"), ("every", BLUE, "D"), ("every, imitating", GREEN, "^"))
@@ -546,7 +546,9 @@ def drawn(numbers):
         panel.axvline(100, color=BLACK, lw=0.8)
         panel.set_yticks(range(len(names)), names if panel is axes[0] else [""] * len(names))
         labelled(panel, skew, "pay, % of the mean honest client's", "")
-    axes[1].legend(loc="upper right")
+    axes[1].legend(loc="upper center", ncols=4)
+    for panel in axes:
+        panel.set_ylim(-0.8, len(names) + 0.6)
     return figure
 
 
