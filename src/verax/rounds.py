@@ -37,7 +37,7 @@ from verax.audit.copies import copies
 from verax.errors import ConflictError, InputError, LedgerError
 from verax.ledger import HOUSE, Entry, Head, Journal, Ledger, Transfer
 from verax.market import Submissions, bounds, market, stake
-from verax.mechanisms import Mechanism, Scores, score
+from verax.mechanisms import Mechanism, Score, Scores, score
 from verax.payments import clusters_of, minor_units, pay, scale_of
 from verax.reports import Reports
 from verax.rules import resolve
@@ -52,7 +52,7 @@ TRANSITIONS: dict[tuple[str, str], str] = {
     ("open", "void"): "void",
     ("sealed", "void"): "void",
 }
-_IF_GIVEN = ("copies", "unpaid")  # of a spec: left out of its hash where nothing is asked
+_IF_GIVEN = ("copies", "unpaid", "significance")  # of a spec: left out of its hash where nothing is asked
 _STEPS = ("settle", "score", "void", "seal", "open")  # those that leave a record, latest first
 
 
@@ -63,7 +63,8 @@ class Spec:
     `kind` is batch or market. `truth` (a class number a task, -1 unknown) and `public` (a stratum, or a
     list of numbers, a task) are optional; `scale` is what a market pays for one unit of score, in major
     units, the budget if not given. `copies` pays agents that are copies of one another as one; `unpaid`
-    names agents that are scored, and are references, but are paid nothing.
+    names agents that are scored, and are references, but are paid nothing; `significance` pays only scores
+    that many standard errors above 0.
 
     >>> Spec("r1", ("t1", "t2"), ("cat", "dog"), "100.00").digest[:8]
     'fe24af23'
@@ -87,6 +88,7 @@ class Spec:
     public: tuple[Any, ...] | None = None
     copies: bool = False
     unpaid: tuple[str, ...] = ()
+    significance: float | None = None
 
     def to_json(self) -> dict[str, Any]:
         """The one JSON form; its canonical bytes are what `digest` hashes."""
@@ -204,17 +206,21 @@ def settlement(spec: Spec, submissions: Sequence[tuple[str, Mapping[str, Any]]],
         reports, truth, rule=spec.rule, over=spec.over, sign=spec.sign, floor=spec.floor, seed=seed, backend="numpy"
     )  # numpy: what is not label against label is then summed in one order wherever it is computed again
     paid = pay(
-        _without(scores, spec.unpaid), budget=spec.budget, currency=spec.currency, scheme=spec.scheme,
+        _payable(scores, spec), budget=spec.budget, currency=spec.currency, scheme=spec.scheme,
         min_tasks=spec.min_tasks, clusters=clusters_of(to_json(copies(reports, 0.95))) if spec.copies else (),
     )  # fmt: skip
-    amounts = {p.agent: p.amount for p in paid.payments}
-    return Settlement(amounts | dict.fromkeys({*spec.unpaid} & {*amounts}, 0), scores.to_json(), secret, root)
+    return Settlement({p.agent: p.amount for p in paid.payments}, scores.to_json(), secret, root)
 
 
-def _without(scores: Scores, unpaid: Sequence[str]) -> Scores:
-    """The scores with those of some agents taken away, so that no scheme pays them."""
-    gone = {*unpaid}
-    return replace(scores, scores=tuple(replace(s, score=None) if s.agent in gone else s for s in scores.scores))
+def _payable(scores: Scores, spec: Spec) -> Scores:
+    """The scores with those taken away that the spec does not pay, so that no scheme does."""
+    least = -math.inf if spec.significance is None else spec.significance
+
+    def paid(s: Score) -> bool:
+        sure = s.score is None or s.stderr is None or s.score >= least * s.stderr
+        return sure and s.agent not in spec.unpaid
+
+    return replace(scores, scores=tuple(s if paid(s) else replace(s, score=None) for s in scores.scores))
 
 
 def _settle_market(

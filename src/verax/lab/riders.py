@@ -10,7 +10,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from verax.lab.federation import Floats, Ints, Rider, Weights, initial, perturbed, predict, stepped, train
+from verax.echo import Floats, Weights, perturbed, stepped
+from verax.lab.federation import Ints, Rider, initial, predict, train
 
 History = Sequence[Weights]
 

@@ -1,0 +1,1 @@
+"""Ten clients learn to read digits and are paid for what their data taught them."""

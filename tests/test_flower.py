@@ -1,0 +1,334 @@
+"""The Flower strategy on a grid in this process: who is paid, and what no client can do to the others."""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+
+import numpy as np
+import pytest
+
+pytest.importorskip("flwr", reason="flwr is not installed")
+pytest.importorskip("sklearn", reason="scikit-learn is not installed")
+
+from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
+from flwr.proto.node_pb2 import NodeInfo
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import FedAvg, FedMedian
+from flwr.supercore.task_identity import TaskIdentity
+
+from verax.errors import InputError, OptionError
+from verax.flower import PaidStrategy, Payroll
+from verax.ledger import Ledger
+from verax.rounds import Rounds
+
+CLASSES = tuple("0123456789")
+
+
+def _quickstart():
+    """The example's model and data, so that what is tested is what is shown."""
+    from pathlib import Path
+
+    path = Path(__file__).parents[1] / "examples" / "flower-quickstart" / "quickstart" / "task.py"
+    spec = importlib.util.spec_from_file_location("quickstart_task", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+task = _quickstart()
+
+
+class Here(Grid):
+    """A grid whose nodes are functions in this process: a message in, a reply or nothing out."""
+
+    def __init__(self, clients, keys=None):
+        TaskIdentity.task_id = TaskIdentity.run_id = TaskIdentity.node_id = 1
+        self.clients, self.keys, self.sent = clients, keys or {}, []
+
+    def set_run(self, run):
+        pass
+
+    @property
+    def run(self):
+        return None
+
+    def create_message(self, *args, **kwargs):
+        raise NotImplementedError
+
+    def get_node_ids(self):
+        return list(self.clients)
+
+    def get_nodes(self):
+        return [NodeInfo(node_id=n, public_key=self.keys.get(n, b"")) for n in self.clients]
+
+    def push_messages(self, messages):
+        raise NotImplementedError
+
+    def pull_messages(self, message_ids):
+        raise NotImplementedError
+
+    def send_and_receive(self, messages, *, timeout=None):
+        messages = list(messages)
+        self.sent += [m.metadata.message_type for m in messages]
+        return [r for m in messages if (r := self.clients[m.metadata.dst_node_id](m)) is not None]
+
+
+def sent(message):
+    return {name: array.numpy() for name, array in message.content["arrays"].items()}
+
+
+def replied(message, model, claim=10, key="arrays", **metrics):
+    record = ArrayRecord(
+        {name: values if isinstance(values, Array) else Array(values) for name, values in model.items()}
+    )
+    content = RecordDict({key: record, "metrics": MetricRecord({"num-examples": claim, **metrics})})
+    return Message(content=content, reply_to=message)
+
+
+def honest(number, of=8, steps=100):
+    x, y = task.partition(number, of)
+    return lambda message: replied(message, task.trained(sent(message), x, y, steps=steps))
+
+
+def echo(message):
+    return replied(message, sent(message))
+
+
+def strategy(inner=None, pool=300, **options):
+    x, _ = task.digits()
+    inner = inner or FedAvg(fraction_evaluate=0.0)
+    return PaidStrategy(inner, x[-500:][:pool], task.probabilities, CLASSES, **options)
+
+
+def run(paid, clients, rounds=1, **grid):
+    logging.getLogger("flwr").setLevel(logging.ERROR)
+    start = ArrayRecord({name: Array(values) for name, values in task.initial().items()})
+    place = Here(clients, **grid)
+    return place, paid.start(place, start, num_rounds=rounds)
+
+
+def test_the_first_round_pays_work_and_pays_an_echo_nothing(tmp_path):
+    payroll = Payroll(str(tmp_path / "r.db"), budget="100.00")
+    paid = strategy(payroll=payroll, pages=tmp_path / "pages")
+    run(paid, {1: honest(0), 2: honest(1), 3: honest(2), 4: echo, 5: echo}, rounds=3)
+    (outcome,) = paid.outcomes  # later rounds are not scored
+    assert outcome.server_round == 1 and outcome.round == "federation-1"
+    assert outcome.amounts["4"] == outcome.amounts["5"] == 0
+    assert min(outcome.amounts[a] for a in "123") > 500
+    rounds = Rounds(Ledger.open(payroll.db))
+    assert rounds.verify("federation-1") == []
+    assert rounds.payment("federation-1", "1") == (outcome.amounts["1"],) * 2
+    text = (tmp_path / "pages" / "round-1.html").read_text()
+    assert "federation, round 1" in text and "<h2>Scores</h2>" in text
+
+
+def test_paying_twice_for_the_same_round_pays_once(tmp_path):
+    payroll = Payroll(str(tmp_path / "r.db"), budget="100.00")
+    for _ in range(2):
+        paid = strategy(payroll=payroll)
+        run(paid, {1: honest(0), 2: honest(1), 3: honest(2)})
+    with Ledger.open(payroll.db).reading() as journal:
+        assert journal.available("agent:1") == paid.outcomes[0].amounts["1"] > 0
+
+
+def wrong_shape(message):
+    return replied(message, {"matrix": np.zeros((2, 2), np.float32), "bias": np.zeros(10, np.float32)})
+
+
+def not_finite(message):
+    model = sent(message)
+    model["bias"] = np.full(10, np.nan, np.float32)
+    return replied(message, model)
+
+
+def renamed(message):
+    model = sent(message)
+    return replied(message, {"weights": model["matrix"], "bias": model["bias"]})
+
+
+def too_large(message):
+    """Says that it has the right shape, and sends more."""
+    model = sent(message)
+    model["bias"] = Array("float32", (10,), "numpy.ndarray", bytes(10_000_000))
+    return replied(message, model)
+
+
+def undecodable(message):
+    model = sent(message)
+    model["bias"] = Array("float32", (10,), "numpy.ndarray", b"not an array")
+    return replied(message, model)
+
+
+def other_type(message):
+    model = sent(message)
+    model["bias"] = model["bias"].astype(np.float64)
+    return replied(message, model)
+
+
+BAD = {
+    wrong_shape: "has shape",
+    not_finite: "not finite",
+    renamed: "names are not the broadcast's",
+    too_large: "in 10000000 bytes",
+    undecodable: "cannot be decoded",
+    other_type: "float64",
+    (lambda message: None): "no reply",
+    (lambda message: replied(message, sent(message), key="other")): "no model under",
+    (lambda message: Message(content=RecordDict(), reply_to=message)): "no model under",
+}
+
+
+@pytest.mark.parametrize("bad", BAD, ids=[str(i) for i in range(len(BAD))])
+def test_a_bad_reply_is_dropped_and_named_and_changes_nothing_else(bad):
+    three = {1: honest(0), 2: honest(1), 3: honest(2)}
+    alone, beside = strategy(), strategy()
+    _, expected = run(alone, three)
+    _, found = run(beside, {**three, 9: bad})
+    assert BAD[bad] in beside.outcomes[0].dropped["9"]
+    assert beside.outcomes[0].scores.scores == alone.outcomes[0].scores.scores
+    for name in expected.arrays:
+        assert np.array_equal(expected.arrays[name].numpy(), found.arrays[name].numpy())
+
+
+@pytest.mark.parametrize("claim", [10**9, -5, 0, float("nan")])
+def test_what_a_client_claims_to_count_for_counts_for_nothing(claim):
+    def loud(message):
+        return replied(message, sent(honest(3)(message)), claim=claim)
+
+    _, quiet = run(strategy(), {1: honest(0), 2: honest(1), 3: honest(3)})
+    _, found = run(strategy(), {1: honest(0), 2: honest(1), 3: loud})
+    for name in quiet.arrays:
+        assert np.array_equal(quiet.arrays[name].numpy(), found.arrays[name].numpy())
+
+
+def test_metrics_that_not_all_share_or_that_are_not_finite_are_left_out():
+    def chatty(message):
+        return replied(message, sent(message), loss=float("inf"), secret=1.0)
+
+    def plain(number):
+        return lambda message: replied(message, sent(honest(number)(message)), loss=0.5)
+
+    _, found = run(strategy(), {1: plain(0), 2: plain(1), 3: chatty})
+    assert dict(found.train_metrics_clientapp[1]) == {}
+    _, found = run(strategy(), {1: plain(0), 2: plain(1)})
+    assert dict(found.train_metrics_clientapp[1]) == {"loss": 0.5}
+
+
+def test_no_reply_that_can_be_averaged_leaves_the_model_as_it_is():
+    place, found = run(strategy(), {1: not_finite, 2: not_finite}, rounds=2)
+    assert not found.arrays and place.sent == ["train"] * 4
+
+
+def flipped(number):
+    x, y = task.partition(number, 8)
+    return lambda message: replied(message, task.trained(sent(message), x, (y + 1) % 10, steps=100))
+
+
+def accuracy(found):
+    x, y = task.digits()
+    model = {name: array.numpy() for name, array in found.arrays.items()}
+    return float((task.probabilities(model, x[-200:]).argmax(1) == y[-200:]).mean())
+
+
+def test_score_weights_keep_label_flippers_out_of_the_average():
+    crowd = {i + 1: honest(i) for i in range(5)} | {i + 1: flipped(i) for i in range(5, 8)}
+    plain, weighed, barred = (
+        accuracy(run(strategy(weights=w, bar=b), crowd, rounds=2)[1])
+        for w, b in (("equal", None), ("score", None), ("equal", 0.5))
+    )
+    assert weighed > plain and barred > plain
+    assert weighed > 0.9
+
+
+def test_any_flower_strategy_can_be_paid_and_is_given_the_servers_sizes():
+    clients = {1: honest(0), 2: honest(1), 3: honest(2)}
+    paid = strategy(FedMedian(fraction_evaluate=0.0))
+    _, found = run(paid, clients)
+    assert accuracy(found) > 0.8 and len(paid.outcomes[0].scores.scores) == 3
+    _, even = run(strategy(), clients)
+    _, uneven = run(strategy(sizes={"1": 1000.0}), clients)
+    assert not np.array_equal(even.arrays["bias"].numpy(), uneven.arrays["bias"].numpy())
+
+
+def test_report_asks_for_models_of_their_own_before_training():
+    def two_faced(message):
+        """Works when asked for a report, rides afterwards."""
+        return (honest(3) if message.metadata.message_type == "train.report" else echo)(message)
+
+    paid = strategy(protocol="report")
+    place, _ = run(paid, {1: honest(0), 2: honest(1), 3: two_faced, 4: echo}, rounds=2)
+    assert place.sent == ["train.report"] * 4 + ["train"] * 8
+    (outcome,) = paid.outcomes
+    assert outcome.scores["3"].score > 0.3 and outcome.scores["4"].score == 0
+
+
+def test_every_round_pays_what_is_not_public(tmp_path):
+    def stale_of(kept):
+        def stale(message):
+            kept.append(sent(message))
+            return replied(message, kept[-2] if len(kept) > 1 else kept[-1])
+
+        return stale
+
+    payroll = Payroll(str(tmp_path / "r.db"), budget="100.00")
+    paid = strategy(protocol="every", payroll=payroll)
+    clients = {i + 1: honest(i, steps=15) for i in range(6)} | {7: echo, 8: stale_of([])}
+    run(paid, clients, rounds=3)
+    assert len(paid.outcomes) == 3
+    for outcome in paid.outcomes:
+        assert outcome.amounts["7"] == outcome.amounts["8"] == 0
+        assert "no work of its own" in outcome.unpaid["7"]
+        assert Rounds(Ledger.open(payroll.db)).verify(outcome.round) == []
+    assert sum(outcome.amounts[str(i)] for outcome in paid.outcomes for i in range(1, 7)) > 0
+
+
+def test_gold_labels_take_part_in_the_score():
+    _, y = task.digits()
+    gold = {n: int(y[-500 + n]) for n in range(100)}
+    clients = {1: honest(0), 2: honest(1), 3: flipped(2)}
+    paid = strategy(gold=gold)
+    run(paid, clients)
+    assert paid.outcomes[0].scores.mechanism.against == "hybrid"
+    assert paid.outcomes[0].scores["3"].score < 0.1
+
+
+def test_a_client_is_its_key_where_nodes_are_authenticated():
+    paid = strategy()
+    run(paid, {1: honest(0), 2: honest(1), 2**63 + 5: honest(2)}, keys={1: b"\x01\xff"})
+    assert [s.agent for s in paid.outcomes[0].scores.scores] == sorted(["01ff", "2", str(2**63 + 5)])
+    named = strategy(identity=lambda node: f"client {node.node_id}")
+    run(named, {1: honest(0), 2: honest(1)})
+    assert named.outcomes[0].scores["client 1"].references == 1
+
+
+def test_what_cannot_be_paid_is_said_and_training_goes_on(tmp_path, caplog):
+    paid = strategy(payroll=Payroll(str(tmp_path / "no" / "such" / "r.db"), budget="100.00"))
+    _, found = run(paid, {1: honest(0), 2: honest(1)})
+    assert accuracy(found) > 0.8 and paid.outcomes[0].amounts == {}
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"protocol": "later"}, "protocol is 'later'; choose one of first, every, report"),
+        ({"weights": "examples"}, "weights is 'examples'; choose one of equal, score"),
+        ({"weights": "score", "sizes": {}}, "sizes go with equal weights"),
+    ],
+)
+def test_wrong_options_are_refused(options, sentence):
+    with pytest.raises(OptionError, match=sentence):
+        strategy(**options)
+
+
+@pytest.mark.parametrize("gold", [{300: 1}, {0: 10}, np.zeros(3, int), np.zeros(300)])
+def test_wrong_gold_labels_are_refused(gold):
+    with pytest.raises(InputError, match="gold label"):
+        strategy(gold=gold)
+
+
+def test_a_predict_function_of_the_wrong_form_is_the_servers_own_error():
+    x, _ = task.digits()
+    paid = PaidStrategy(FedAvg(fraction_evaluate=0.0), x[:50], lambda model, pool: np.zeros(3), CLASSES)
+    with pytest.raises(InputError, match="predict gives shape"):
+        run(paid, {1: honest(0), 2: honest(1)})
