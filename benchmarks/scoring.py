@@ -1,10 +1,13 @@
 """Measure scoring beside what people use today and beside what the machine can do, in one run.
 
-    python benchmarks/scoring.py [--case NAME ...] [--runs 5] [--out benchmarks/results/scoring.json]
+    python benchmarks/scoring.py [--case NAME ...] [--runs 5] [--patience 600] [--out benchmarks/results/scoring.json]
 
 One thread everywhere, and two for numba in rows of their own. Every figure is the median of the runs with the least
-and the most, after a run that is not counted. What would take longer than 20 seconds in today's ways is timed on some
-of the pairs and scaled up in proportion, and marked `~`. Totals are checked against np.bincount before they are timed.
+and the most, after a run that is not counted; short calls are repeated to fill a tenth of a second. What would take
+longer than 20 seconds in today's ways is timed on some of the pairs and scaled up in proportion, and marked `~`. Totals
+are checked against np.bincount before they are timed. Beside each figure stands how many cores other processes used
+meanwhile; with --patience a figure that they disturbed is taken again, for so many seconds at most. With --case and a
+file that is there, the other cases in the file stay as they are.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ import importlib.metadata
 import json
 import os
 import platform
+import resource
 import statistics
 import subprocess
 import sys
@@ -38,6 +42,7 @@ from verax.kernels import Engine, per_task
 HERE = Path(__file__).parent
 LIMIT, SUBSET = 20.0, 2.0  # seconds: beyond the one a way of today is timed on the other's worth of pairs
 READ_PASSES = 20
+QUIET = 0.1  # cores that other processes may use
 Call = Callable[[], Any]
 
 
@@ -95,10 +100,13 @@ class Timing:
     ceiling: str | None = None
     delivered: float | None = None  # fraction of the ceiling, by what the caller asked for
     done: float | None = None  # the same by what was done for it
+    others: float | None = None  # cores that other processes used meanwhile
 
-    def took(self, taken: list[float], scaled: bool = False) -> Timing:
-        middle = statistics.median(taken)
-        return replace(self, median_s=middle, least_s=min(taken), most_s=max(taken), runs=len(taken), scaled=scaled)
+    def took(self, taken: list[float], others: float, scaled: bool = False) -> Timing:
+        middle, runs = statistics.median(taken), len(taken)
+        return replace(
+            self, median_s=middle, least_s=min(taken), most_s=max(taken), runs=runs, scaled=scaled, others=others
+        )
 
 
 @dataclass
@@ -140,40 +148,96 @@ def rows_of(case: Case) -> np.ndarray[Any, Any]:
     return rows
 
 
-# The ways.
+# Timing.
 
 
-def seconds(call: Call) -> float:
+def busy() -> tuple[float, float, float]:
+    """Seconds on the clock, of work on all cores (and of cores lent to other machines), and of our own."""
+    ticks = [int(x) for x in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    own = used.ru_utime + used.ru_stime
+    return time.perf_counter(), (sum(ticks) - ticks[3] - ticks[4]) / os.sysconf("SC_CLK_TCK"), own
+
+
+def others(before: tuple[float, float, float]) -> float:
+    """How many cores other processes have used since."""
+    wall, work, own = (now - then for now, then in zip(busy(), before, strict=True))
+    return max(0.0, (work - own) / wall)
+
+
+@dataclass
+class Clock:
+    """Takes figures, and takes them again while other processes disturb them."""
+
+    runs: int
+    patience: float = 0.0
+
+    def take(self, run: Callable[[], float], runs: int | None = None) -> tuple[list[float], float]:
+        """What so many runs took, and how many cores others used: the least disturbed of several tries."""
+        best, end = ([0.0], np.inf), time.perf_counter() + self.patience
+        while best[1] > QUIET:
+            self.wait(end)
+            before = busy()
+            taken = [run() for _ in range(runs or self.runs)]
+            best = min(best, (taken, others(before)), key=lambda found: found[1])
+            if time.perf_counter() >= end:
+                break
+        return best
+
+    def wait(self, end: float) -> None:
+        """Until other processes are idle, or the time is up."""
+        while time.perf_counter() < end:
+            before = busy()
+            time.sleep(1)
+            if others(before) <= QUIET:
+                return
+
+
+def seconds(call: Call, times: int = 1) -> float:
     start = time.perf_counter()
-    call()
-    return time.perf_counter() - start
-
-
-def timed(timing: Timing, call: Call, runs: int) -> Timing:
-    """A way of ours: the whole work, so many times."""
-    try:
+    for _ in range(times):
         call()
+    return (time.perf_counter() - start) / times
+
+
+def timed(timing: Timing, call: Call, clock: Clock, check: Callable[[Any], None] | None = None) -> Timing:
+    """A way of ours: the whole work, checked once and timed so many times; three times where it is long."""
+    try:
+        result = call()
     except Exception as error:
         return replace(timing, missing=f"{type(error).__name__}: {error}")
-    return timing.took([seconds(call) for _ in range(runs)])
+    if check is not None:
+        check(result)
+    del result
+    once = seconds(call)
+    times = max(1, int(0.1 / once))
+    taken, disturbed = clock.take(lambda: seconds(call, times), min(3, clock.runs) if once > LIMIT else None)
+    return timing.took(taken, disturbed)
 
 
-def scaled(timing: Timing, work: today.Work, total: int, runs: int) -> Timing:
+def scaled(timing: Timing, work: today.Work, total: int, clock: Clock, limit: float = LIMIT) -> Timing:
     """A way of today: all of the work where it fits the limit, else some of it and in proportion."""
-    units, taken, done = 1, 0.0, 0
-    while taken < 0.2 and units <= total:
+
+    def each(units: int) -> tuple[float, int]:
         start = time.perf_counter()
         done = work(units)
-        taken = time.perf_counter() - start
-        units *= 2 if taken > 0.02 else 8
-    whole = taken / done * total
-    units = total if whole <= LIMIT else max(1, int(SUBSET / taken * done))
-    found = []
-    for _ in range(runs):
-        start = time.perf_counter()
-        done = work(units)
-        found.append((time.perf_counter() - start) * total / done)
-    return timing.took(found, done < total)
+        return time.perf_counter() - start, done
+
+    units, spent, done = 1, 0.0, 0
+    while spent < 0.2 and units <= total:
+        spent, done = each(units)
+        units *= 2 if spent > 0.02 else 8
+    units = total if spent / done * total <= limit else max(1, int(min(limit, SUBSET) / spent * done))
+    done = each(units)[1]
+
+    def run() -> float:
+        spent, done = each(units)
+        return spent * total / done
+
+    return timing.took(*clock.take(run), done < total)
+
+
+# The ways.
 
 
 def totals(labels: Any, classes: int, backend: str, threads: int = 1) -> Call:
@@ -184,13 +248,16 @@ def totals(labels: Any, classes: int, backend: str, threads: int = 1) -> Call:
 
 
 def counts(labels: Any, classes: int, backend: str) -> Call:
-    """The tables of every pair i < j, a block of rows at a time, so that no more than 32 MB of them are held."""
-    height, engine = max(1, 2**25 // (len(labels) * classes**2 * 8)), Engine(backend, 1)
+    """The tables of every pair, a block of rows at a time where all of them would be more than 8 MB."""
+    height, engine = max(1, 2**23 // (len(labels) * classes**2 * 8)), Engine(backend, 1)
+    if len(labels) == 2:
+        return lambda: kernels.counts(labels[:1], labels[1:], classes, None, 1, engine)
+    if height >= len(labels):
+        return lambda: kernels.counts(labels, labels, classes, None, 1, engine)
 
     def call() -> None:
         for i in range(0, len(labels), height):
-            rows, columns = labels[i : i + height], labels[i + (height == 1) :]
-            kernels.counts(rows, columns, classes, None, 1, engine)
+            kernels.counts(labels[i : i + height], labels[i:], classes, None, 1, engine)
 
     return call
 
@@ -220,68 +287,70 @@ def linear(labels: Any, classes: int, backend: str, errors: bool) -> Call:
     return call
 
 
-def check_totals(call: Call, labels: Any, classes: int) -> None:
-    """Twenty pairs as np.bincount has them, or no figure at all."""
-    try:
-        total, tasks = call()
-    except Exception:  # said where it is timed
-        return
-    rng = np.random.default_rng(1)
-    for _ in range(20):
-        i, j = rng.integers(0, total.shape[0]), rng.integers(0, total.shape[1])
-        other = labels[1:][j] if len(labels) == 2 else labels[j]
-        expected = today.excess(today.counted(labels[i], other, classes))
-        if (int(total[i, j, 0]), int(tasks[i, j, 0])) != (expected, labels.shape[1]):
-            raise SystemExit(f"totals of pair {i}, {j} are {total[i, j, 0]}, and np.bincount gives {expected}")
+def as_counted(labels: Any, classes: int) -> Callable[[Any], None]:
+    """Twenty pairs of the totals as np.bincount has them, or no figure at all."""
+
+    def check(found: tuple[Any, Any]) -> None:
+        total, tasks = found
+        rng = np.random.default_rng(1)
+        for _ in range(20):
+            i, j = rng.integers(0, total.shape[0]), rng.integers(0, total.shape[1])
+            expected = today.excess(today.counted(labels[i], labels[j + (len(labels) == 2)], classes))
+            if (int(total[i, j, 0]), int(tasks[i, j, 0])) != (expected, labels.shape[1]):
+                raise SystemExit(f"the total of {i} beside {j} is {total[i, j, 0]}, and np.bincount gives {expected}")
+
+    return check
 
 
 # A case: its reports, and every way in turn.
 
 
-def pairs(case: Case, runs: int) -> Iterator[Timing]:
+def pairs(case: Case, clock: Clock) -> Iterator[Timing]:
     """Every pair with a learned sign: totals, tables alone, end to end, and today's ways."""
     labels, size = reports_of(case), case.classes
+    check = as_counted(labels, size)
     for backend, threads in (("numba", 1), ("numba", 2), ("numpy", 1), ("torch", 1)):
         call = totals(labels, size, backend, threads)
-        check_totals(call, labels, size)
-        yield timed(Timing(f"verax {backend}", "totals", threads), call, runs)
+        yield timed(Timing(f"verax {backend}", "totals", threads), call, clock, check)
     for backend in ("numba", "numpy"):
-        yield timed(Timing(f"verax {backend}", "tables"), counts(labels, size, backend), runs)
+        yield timed(Timing(f"verax {backend}", "tables"), counts(labels, size, backend), clock)
     work = today.bincount_counts(labels, size)
-    yield scaled(Timing("np.bincount a pair", "tables"), work, case.pairs, runs)
+    yield scaled(Timing("np.bincount a pair", "tables"), work, case.pairs, clock)
     for name, way in today.PAIRS.items():
-        yield scaled(Timing(name, "totals"), way(labels, size), case.pairs, runs)
-    yield scaled(Timing("Algorithm 1 in Python", "totals"), today.literal(labels, size), case.pairs * case.tasks, runs)
+        yield scaled(Timing(name, "totals"), way(labels, size), case.pairs, clock)
+    total = case.pairs * case.tasks
+    yield scaled(Timing("Algorithm 1 in Python", "totals"), today.literal(labels, size), total, clock)
     reports, options = verax.Reports.of(labels), {"rule": "ca", "sign": "plugin", "over": "median"}
-    for backend, threads in (("numba", 1), ("numba", 2), ("numpy", 1), ("torch", 1)):
-        yield timed(Timing(f"verax {backend}", "score", threads), score(reports, backend, threads, **options), runs)
+    for backend, threads in (("numba", 1), ("numba", 2), ("numpy", 1)):
+        yield timed(Timing(f"verax {backend}", "score", threads), score(reports, backend, threads, **options), clock)
 
 
-def mean_over_peers(case: Case, runs: int) -> Iterator[Timing]:
+def mean_over_peers(case: Case, clock: Clock) -> Iterator[Timing]:
     """A mean over peers: arrays, end to end, and all pairs in today's ways."""
     labels, size = reports_of(case), case.classes
     for errors in (False, True):
         for backend in ("numba", "numpy"):
             gives = "with errors" if errors else "scores"
-            yield timed(Timing(f"verax {backend}", gives), linear(labels, size, backend, errors), runs)
+            yield timed(Timing(f"verax {backend}", gives), linear(labels, size, backend, errors), clock)
     few = labels[: min(200, len(labels))]
     for name, way in today.PAIRS.items():
-        yield scaled(Timing(name, "scores"), way(few, size), case.pairs, runs)
-    yield scaled(Timing("Algorithm 1 in Python", "scores"), today.literal(few, size), case.pairs * case.tasks, runs)
+        yield scaled(Timing(name, "scores"), way(few, size), case.pairs, clock)
+    total = case.pairs * case.tasks
+    yield scaled(Timing("Algorithm 1 in Python", "scores"), today.literal(few, size), total, clock)
     reports = verax.Reports.of(labels)
     del labels
     for backend in ("numba", "numpy"):
-        yield timed(Timing(f"verax {backend}", "score"), score(reports, backend), runs)
+        yield timed(Timing(f"verax {backend}", "score"), score(reports, backend), clock)
 
 
-def rows(case: Case, runs: int) -> Iterator[Timing]:
+def rows(case: Case, clock: Clock) -> Iterator[Timing]:
     """Probability rows scored by `ce`, mean over peers: end to end, and today's ways."""
     given = rows_of(case)
     reports = verax.Reports.of(probabilities=given)
     for backend in ("numba", "numpy"):
-        yield timed(Timing(f"verax {backend}", "score"), score(reports, backend, rule="ce"), runs)
+        yield timed(Timing(f"verax {backend}", "score"), score(reports, backend, rule="ce"), clock)
     for name, way in today.ROWS.items():
-        yield scaled(Timing(name, "scores"), way(given, reports.labels), 2 * case.pairs, runs)
+        yield scaled(Timing(name, "scores"), way(given, reports.labels), 2 * case.pairs, clock)
 
 
 KINDS = {"pairs": pairs, "linear": mean_over_peers, "rows": rows}
@@ -298,7 +367,7 @@ def bounded(case: Case, timing: Timing, top: dict[str, float]) -> Timing:
         name = "read_labels_bytes_per_s"
     elif "numba" in timing.way and case.classes <= 20:
         name = "popcount_bit_mac_per_s"
-    elif "numba" in timing.way:
+    elif "one-hot" not in timing.way and timing.way != "verax torch" and case.classes > 20:
         name, asked, done = "increments_per_s", products, products
     else:
         name, asked, done = "float32_flop_per_s", 2 * asked, 2 * done
@@ -306,16 +375,16 @@ def bounded(case: Case, timing: Timing, top: dict[str, float]) -> Timing:
     return replace(timing, ceiling=name, delivered=asked / spent, done=done / spent)
 
 
-def measure(case: Case, runs: int, top: dict[str, float]) -> dict[str, Any]:
+def measure(case: Case, clock: Clock, top: dict[str, float]) -> dict[str, Any]:
     """One case, told as it goes."""
-    load = os.getloadavg()[0]
+    load, when = os.getloadavg()[0], time.strftime("%Y-%m-%d %H:%M:%S")
     print(f"\n{case.name}: {case.agents:,} agents x {case.tasks:,} tasks x {case.classes} classes (load {load:.2f})")
     found = []
-    for timing in KINDS[case.kind](case, runs):
+    for timing in KINDS[case.kind](case, clock):
         found.append(bounded(case, timing, top))
         print(line(found[-1]), flush=True)
         gc.collect()
-    here = asdict(case) | {"load": load, "ways": [asdict(t) for t in found]}
+    here = asdict(case) | {"when": when, "load": load, "ways": [asdict(t) for t in found]}
     if case.kind == "linear" or case.agents == 2:
         here["read_pass_s"], here["read_words_pass_s"] = ceilings.pass_over(reports_of(case))
         print(f"  one read pass {here['read_pass_s']:.4g} s, as 64-bit words {here['read_words_pass_s']:.4g} s")
@@ -327,13 +396,15 @@ def line(t: Timing) -> str:
     if t.median_s is None:
         return f"{name:50}{'-':>11}   {t.missing}"
     bound = f"{t.delivered:8.2f} of {t.ceiling}" if t.delivered is not None else ""
-    return f"{name:50}{'~' if t.scaled else '':>1}{t.median_s:10.4g} s  {t.least_s:9.4g}..{t.most_s:<9.4g}{bound}"
+    disturbed = f"  (others used {t.others:.1f} cores)" if (t.others or 0) > QUIET else ""
+    figures = f"{'~' if t.scaled else '':>1}{t.median_s:10.4g} s  {t.least_s:9.4g}..{t.most_s:<9.4g}"
+    return f"{name:50}{figures}{bound}{disturbed}"
 
 
 # Growth, memory, compiling.
 
 
-def growth(runs: int) -> Iterator[dict[str, Any]]:
+def growth(clock: Clock) -> Iterator[dict[str, Any]]:
     """Time against agents, tasks and classes."""
     for by, (case, sizes) in GROWTH.items():
         print(f"\ngrowth by {by}")
@@ -342,24 +413,24 @@ def growth(runs: int) -> Iterator[dict[str, Any]]:
         for size in sizes:
             at = replace(case, **{what: size})
             labels = reports_of(at)
-            for timing in _growing(at, labels, runs):
+            for timing in _growing(at, labels, replace(clock, runs=3)):
                 lines.setdefault(timing.way, []).append({"at": size} | asdict(timing))
                 print(f"{size:>9,}{line(timing)}", flush=True)
             del labels
         yield {"by": by, "case": asdict(case), "lines": lines}
 
 
-def _growing(case: Case, labels: Any, runs: int) -> Iterator[Timing]:
+def _growing(case: Case, labels: Any, clock: Clock) -> Iterator[Timing]:
     if case.kind == "linear":
         for backend in ("numba", "numpy"):
             for errors in (False, True):
                 way = Timing(f"verax {backend}{', with errors' if errors else ''}", "scores")
-                yield timed(way, linear(labels, case.classes, backend, errors), min(runs, 3))
+                yield timed(way, linear(labels, case.classes, backend, errors), clock)
         return
     for backend in ("numba", "numpy") if case.agents <= 3000 else ("numba",):
-        yield timed(Timing(f"verax {backend}", "totals"), totals(labels, case.classes, backend), min(runs, 3))
+        yield timed(Timing(f"verax {backend}", "totals"), totals(labels, case.classes, backend), clock)
     for name in ("np.bincount a pair", "sklearn confusion_matrix a pair"):
-        yield scaled(Timing(name, "totals"), today.PAIRS[name](labels, case.classes), case.pairs, min(runs, 3))
+        yield scaled(Timing(name, "totals"), today.PAIRS[name](labels, case.classes), case.pairs, clock, 2.0)
 
 
 def child(*words: str, **environment: str) -> Any:
@@ -508,13 +579,25 @@ def versions() -> dict[str, str]:
     return found
 
 
-def run(names: list[str], runs: int, out: Path | None) -> Found:
-    """The cases asked for, or all of them with growth and memory; written as it goes."""
-    found = Found(machine(), versions(), runs)
-    print(json.dumps(found.machine | found.versions, indent=1))
-    found.ceilings = ceilings.measured()
-    for name, value in found.ceilings.items():
+def kept(path: Path | None, names: list[str]) -> dict[str, Any]:
+    """What a file holds already, where only some cases are measured again."""
+    return json.loads(path.read_text()) if names and path is not None and path.exists() else {}
+
+
+def highest(clock: Clock, before: dict[str, float]) -> dict[str, float]:
+    """The ceilings, never lower than they were found before; told as they are."""
+    clock.wait(time.perf_counter() + clock.patience)
+    found = {name: max(value, before.get(name, 0.0)) for name, value in ceilings.measured().items()}
+    for name, value in found.items():
         print(f"{name:28}{value / 1e9:10.1f} G")
+    return found
+
+
+def run(names: list[str], clock: Clock, out: Path | None) -> Found:
+    """The cases asked for, or all of them with growth and memory; written as it goes."""
+    found = Found(**kept(out, names) | {"machine": machine(), "versions": versions(), "runs": clock.runs})
+    print(json.dumps(found.machine | found.versions, indent=1))
+    found.ceilings = highest(clock, found.ceilings)
 
     def keep() -> None:
         found.checks = list(checks(found))
@@ -526,10 +609,12 @@ def run(names: list[str], runs: int, out: Path | None) -> Found:
         found.compiling = compiling()
     for case in CASES:
         if not names or case.name in names:
-            found.cases.append(measure(case, runs, found.ceilings))
+            there = {c["name"]: c for c in found.cases} | {case.name: measure(case, clock, found.ceilings)}
+            found.cases = [there[c.name] for c in CASES if c.name in there]
             keep()
     if not names or "growth" in names:
-        for grown in growth(runs):
+        found.growth = []
+        for grown in growth(clock):
             found.growth.append(grown)
             keep()
     if not names or "memory" in names:
@@ -544,6 +629,7 @@ def main() -> None:
     known = [*(c.name for c in CASES), "growth", "memory", "compiling"]
     parser.add_argument("--case", nargs="*", default=[], choices=known, help="only these")
     parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--patience", type=float, default=0.0, help="seconds a figure may wait for a quiet machine")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--child", nargs="+", help=argparse.SUPPRESS)
     given = parser.parse_args()
@@ -552,7 +638,7 @@ def main() -> None:
         cases = {c.name: c for c in CASES}
         print(json.dumps(first_call() if what == "first-call" else risen(cases[words[0]], *words[1:])))
         return
-    found = run(given.case, given.runs, given.out)
+    found = run(given.case, Clock(given.runs, given.patience), given.out)
     print("\nwhat was to be shown")
     for check in found.checks:
         value = "-" if check["found"] is None else format(check["found"], check["form"])
