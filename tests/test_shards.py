@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import importlib
 import json
 import math
 import os
@@ -155,6 +156,12 @@ def test_tallies_merge_in_any_grouping_to_the_same_scores():
         assert [pickle.dumps(piece._held) for piece in pieces] == before, "merging must leave the other as it was"
         alike(right.scores(again=batches), one.scores(again=batches))
         assert left.scores(again=batches) == one.scores(again=batches)
+
+
+def test_tallies_of_different_mechanisms_do_not_merge():
+    for other in (Tally(Options("ca")), Tally(pairs=True), Tally(truth={"a": "b"})):
+        with pytest.raises(OptionError, match="made for different mechanisms"):
+            Tally().merge(other)
 
 
 def test_without_a_second_look_scores_are_the_same_and_errors_are_absent():
@@ -506,6 +513,18 @@ def test_work_that_nobody_is_there_to_do_is_given_up(folder):
             score_shards(found, executor=watched)
         ready.set()
         watched.shutdown()
+
+
+class Elsewhere(Shard):
+    """A shard that cannot be unpacked where it arrives."""
+
+    def __reduce__(self):
+        return importlib.import_module, ("verax_is_not_there",)
+
+
+def test_a_place_that_lacks_what_it_needs_is_said(folder):
+    with executors.Processes(1) as processes, pytest.raises(VeraxError, match=r"lost twice|install the same verax"):
+        score_shards([Elsewhere(str(folder / "00.parquet"))], executor=processes)
 
 
 def test_a_refusal_in_a_process_is_the_same_refusal(folder):

@@ -32,7 +32,7 @@ from verax.shards import Digests, Shard, Truth, digests, read, task_of
 RULES = ("zero-one", "ca", "accuracy", "ce", "brier")
 NO_ERRORS = "the error of a mean over peers needs a second look at the reports: give them again for standard errors"
 _SHIPPED = 2**30  # bytes of what is known already that a second look may send about, all shards together
-_WORTH_COMPILING = 10.0  # seconds a worker
+_WORTH_COMPILING = 8.0  # seconds that NumPy would take for all shards
 
 Squares = tuple[Floats | None, Floats | None]
 
@@ -173,6 +173,8 @@ class Tally:
         >>> one.merge(two).scores().tasks
         4
         """
+        if isinstance(other, Tally) and (other.pairs, *_asked(other)) != (self.pairs, *_asked(self)):
+            raise OptionError("these tallies were made for different mechanisms; make both with the same options")
         held = other._held if isinstance(other, Tally) else other
         if held is not None and self._held is None:
             self._held = deepcopy(held)
@@ -283,6 +285,13 @@ class Tally:
         plan = ready.plan
         mechanism = Mechanism(plan.rule.name, ready.against, plan.over, plan.sign, False, plan.rule.floor)
         return Scores(mechanism, held.tasks, held.frame.classes, scores, tuple(warnings))
+
+
+def _asked(tally: Tally) -> tuple[object, ...]:
+    """What decides which sums a tally keeps."""
+    o = tally.options
+    sign = o.sign if o.sign is None or isinstance(o.sign, str) else np.asarray(o.sign).tolist()
+    return o.rule, o.against, o.over, sign, o.floor, tally.truth is None
 
 
 def _rehearsed(options: Options, truth_given: bool) -> Plan:
@@ -471,10 +480,13 @@ def _tallied(
 
 
 def _engine(tally: Tally, shards: Sequence[Shard], executor: Executor | None) -> Engine:
-    """One thread where an executor has several; numba where NumPy would take long, for a block never seems long."""
-    engine, each = tally.options.engine, 1 if executor is None else _workers(executor)
-    cost = (agents * tasks * (agents * 1e-9 if tally.pairs else 4e-8) for agents, tasks in (s.size for s in shards))
-    if engine.backend == "auto" and sum(cost) / each > _WORTH_COMPILING and find_spec("numba") is not None:
+    """One thread where an executor has several; numba where NumPy would take long, for a block never seems long.
+
+    How many read the shards must not matter: numba and NumPy agree on errors to rounding only.
+    """
+    engine = tally.options.engine
+    cost = (agents * tasks * (agents * 2.5e-9 if tally.pairs else 6e-8) for agents, tasks in (s.size for s in shards))
+    if engine.backend == "auto" and sum(cost) > _WORTH_COMPILING and find_spec("numba") is not None:
         engine = replace(engine, backend="numba")
     return engine if executor is None else replace(engine, threads=1)
 
@@ -536,6 +548,11 @@ def _each(work: Callable[[Shard], Any], shards: Sequence[Shard], executor: Execu
             try:
                 found = waiting[0].future.result()
             except BaseException as error:
+                if _unlike(error):
+                    raise VeraxError(
+                        f"{waiting[0].shards[0].name}: whoever was to read it cannot ({_why(error)}); "
+                        "install the same verax there, with its extras"
+                    ) from error
                 if not _lost(error):
                     raise
                 _ask_again(waiting, executor, packed, error)
@@ -579,6 +596,11 @@ def _unpacked(packed: bytes) -> Callable[[Shard], Any]:
 def _lost(error: BaseException) -> bool:
     """Whether it says that a worker is gone, not that its work went wrong."""
     return isinstance(error, BrokenExecutor | CancelledError) or type(error).__module__.startswith("distributed")
+
+
+def _unlike(error: BaseException) -> bool:
+    """Whether it says that things are installed here which are not there."""
+    return isinstance(error, ImportError | pickle.PickleError) or "deserializ" in str(error)
 
 
 def _ask_again(waiting: Iterable[_Asked], executor: Executor, packed: bytes, error: BaseException) -> None:
