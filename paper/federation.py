@@ -24,6 +24,7 @@ from scipy.stats import spearmanr
 
 import verax
 from verax.audit import to_json
+from verax.echo import kinships, public_features, standing
 from verax.joint import Public
 from verax.lab import riders
 from verax.lab.datasets import load
@@ -33,11 +34,8 @@ from verax.lab.federation import (
     clients,
     federate,
     initial,
-    kinships,
     pair_scores,
     predict,
-    public_features,
-    standing,
     train,
 )
 from verax.payments import clusters_of, pay

@@ -6,22 +6,10 @@ import numpy as np
 import pytest
 
 import verax
+from verax.echo import echo_test, kinships, perturbed, public_features, standing, stepped
 from verax.errors import InputError, OptionError
 from verax.lab import riders
-from verax.lab.federation import (
-    average,
-    clients,
-    echo_test,
-    federate,
-    initial,
-    pair_scores,
-    perturbed,
-    predict,
-    public_features,
-    standing,
-    stepped,
-    train,
-)
+from verax.lab.federation import average, clients, federate, initial, pair_scores, predict, train
 
 
 def blobs(rng, n, classes=4, width=100):
@@ -173,6 +161,16 @@ def test_noise_shares_one_in_the_mean_whatever_its_shape():
     drawn = [echo_test([[shape * rng.choice([-1, 1], 400)], [v[0]], [v[1]]], zero, [])[0].ratio for _ in range(3000)]
     # The median of two is their mean, and each has mean 1.
     assert np.mean(drawn) == pytest.approx(1, abs=4 * np.std(drawn) / np.sqrt(3000))
+
+
+def test_over_all_signs_noise_shares_exactly_one_and_much_no_more_often_than_proved():
+    rng = np.random.default_rng(0)
+    size, peer = np.exp(2 * rng.standard_normal(10)), [rng.standard_normal(10)]
+    signs = 1 - 2 * (np.arange(1 << 10)[:, None] >> np.arange(10) & 1)
+    shared = kinships([peer, *([size * row] for row in signs)], [np.zeros(10)], [])[0, 1:]
+    assert shared.mean() == pytest.approx(1, abs=1e-12)
+    for least in (2.0, 4.0, 6.0):  # Hoeffding's bound on a sum of independent signs
+        assert (shared >= least).mean() <= 2 * np.exp(-least / 2)
 
 
 def test_a_minority_that_shares_its_noise_does_not_pass(played):

@@ -14,7 +14,7 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
-from verax.echo import Floats, Weights, echo_test, kinships, perturbed, public_features, standing, stepped  # noqa: F401
+from verax.echo import Floats, Weights
 from verax.errors import InputError
 from verax.joint import Public
 
