@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import importlib.util
 import itertools
+import subprocess
+import sys
+import tracemalloc
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,7 +14,8 @@ import numpy.typing as npt
 import pytest
 
 from verax import kernels
-from verax.kernels import Engine
+from verax.errors import ExtraMissing, InputError, OptionError
+from verax.kernels import Engine, _numpy
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -62,6 +66,54 @@ def counted(c: Case, part: Ints, parts: int) -> Ints:
     return found
 
 
+def excess(c: Ints) -> Ints:
+    return c.sum() * c - np.outer(c.sum(1), c.sum(0))
+
+
+def signs(counts: Ints, sign: str | Ints) -> Ints:
+    """S of one pair for each half: given, learned on the same half, or learned on the other."""
+    if not isinstance(sign, str):
+        return np.broadcast_to(sign, counts.shape)
+    learned = np.array([excess(c) > 0 for c in counts]).astype(np.int64)
+    return learned if sign == "plugin" else learned[::-1]
+
+
+def paid(counts: Ints, sign: str | Ints) -> tuple[Ints, Ints]:
+    """sum_kl S(k, l) (n C(k, l) - a(k) b(l)) and n, pair by pair and half by half."""
+    total = np.zeros(counts.shape[:3], dtype=np.int64)
+    for i, j in np.ndindex(counts.shape[:2]):
+        s = signs(counts[i, j], sign)
+        total[i, j] = [(excess(c) * s[h]).sum() for h, c in enumerate(counts[i, j])]
+    return total, counts.sum((-2, -1))
+
+
+def influence(c: Case, sign: str | Ints, half: Ints, counts: Ints, skip: Ints) -> Floats:
+    """phi from one-hot matrices: psi(n) = (x(n) - mean x)^T S (g(n) - mean g) on the common tasks of each half."""
+    found = np.zeros(c.rows.shape)
+    for i, j in np.ndindex(counts.shape[:2]):
+        common, s = (c.rows[i] >= 0) & (c.columns[j] >= 0), signs(counts[i, j], sign)
+        for h in range(len(s)):
+            chosen = common & (half == h)
+            if common.sum() >= 2 and chosen.sum() >= 2 and j != skip[i]:
+                x, g = np.eye(c.classes)[c.rows[i][chosen]], np.eye(c.classes)[c.columns[j][chosen]]
+                psi = (((x - x.mean(0)) @ s[h]) * (g - g.mean(0))).sum(1)
+                found[i, chosen] += (psi - psi.mean()) / common.sum()
+    return found
+
+
+def looked_up(c: Case, tables: Floats) -> Floats:
+    found = np.zeros(c.rows.shape)
+    for i, j in np.ndindex(tables.shape[:2]):
+        common = (c.rows[i] >= 0) & (c.columns[j] >= 0)
+        found[i, common] += tables[i, j, c.part[common], c.rows[i][common], c.columns[j][common]]
+    return found
+
+
+def close(found: Floats, expected: Floats) -> bool:
+    """To rounding; the definitions round where the kernels give 0 exactly."""
+    return bool(np.abs(found - expected).max(initial=0.0) <= 1e-12 * np.abs(expected).max(initial=0.0) + 1e-15)
+
+
 @pytest.mark.parametrize("block", range(10))
 def test_counts_are_the_definition_whatever_the_backend_the_threads_and_the_memory(block):
     for seed in range(50 * block, 50 * block + 50):
@@ -81,3 +133,171 @@ def test_counts_at_the_edges_of_words_and_chunks(tasks):
         c = case(seed, tasks)
         found = kernels.counts(c.rows, c.columns, c.classes, c.part, c.parts, engine)
         assert np.array_equal(found, counted(c, c.part, c.parts)), (seed, engine)
+
+
+@pytest.mark.parametrize("block", range(5))
+def test_totals_are_the_definition_for_a_sign_given_learned_here_or_on_the_other_half(block):
+    for seed in range(40 * block, 40 * block + 40):
+        c = case(seed)
+        one = np.zeros_like(c.half)
+        for sign, half in ((c.sign, None), ("plugin", None), ("split", c.half)):
+            expected = paid(counted(c, one if half is None else half, 1 if half is None else 2), sign)
+            for engine in ENGINES:
+                found = kernels.totals(c.rows, c.columns, c.classes, sign, half, engine)
+                assert np.array_equal(found, expected), (seed, sign, engine)
+
+
+@pytest.mark.parametrize("block", range(5))
+def test_phi_is_the_definition_to_rounding(block):
+    for seed in range(30 * block, 30 * block + 30):
+        c = case(seed)
+        one, skip = np.zeros_like(c.half), np.arange(len(c.rows)) % len(c.columns) - seed % 2
+        for sign, half in ((c.sign, None), ("plugin", None), ("split", c.half)):
+            part = one if half is None else half
+            expected = influence(c, sign, part, counted(c, part, 1 if half is None else 2), skip)
+            for engine in ENGINES:
+                found = kernels.phi(c.rows, c.columns, c.classes, sign, half, skip, engine)
+                assert close(found, expected), (seed, sign, engine)
+
+
+def test_phi_of_many_columns_on_many_tasks_folds_their_tables():
+    """Enough tasks for two, and four, columns to share a table."""
+    for classes, tasks, low in ((2, 700, 0), (3, 3000, -1), (10, 3000, 0), (9, 3000, -1)):
+        rng = np.random.default_rng(classes)
+        labels = rng.integers(low, classes, (21, tasks)).astype(np.int8)
+        half = rng.integers(0, 2, tasks)
+        c = Case(labels[:3], labels, classes, half, 2, half, np.eye(classes, dtype=np.int64))
+        expected = influence(c, "split", half, counted(c, half, 2), skip := np.arange(3))
+        for engine in ENGINES:
+            assert close(kernels.phi(c.rows, c.columns, classes, "split", half, skip, engine), expected), engine
+
+
+def test_phi_is_exactly_0_for_a_report_that_says_one_thing():
+    labels = np.random.default_rng(0).integers(0, 5, (9, 301)).astype(np.int8)
+    labels[0] = 3
+    for engine in ENGINES:
+        assert not kernels.phi(labels[:1], labels, 5, np.ones((5, 5), dtype=int), engine=engine).any()
+        assert not kernels.phi(labels[:1], labels, 5, "plugin", engine=engine).any()
+
+
+def test_sums_look_every_table_up():
+    for seed, tasks in itertools.product(range(30), (None, 2000)):
+        c = case(seed, tasks)
+        shape = (len(c.rows), len(c.columns), c.parts, c.classes, c.classes)
+        tables = np.random.default_rng(seed).normal(size=shape)
+        for engine in ENGINES:
+            assert close(kernels.sums(c.rows, c.columns, tables, c.part, engine), looked_up(c, tables)), (seed, engine)
+
+
+def test_more_tasks_than_a_chunk_are_counted_in_chunks():
+    rng = np.random.default_rng(5)
+    for low, classes in ((0, 3), (-1, 3), (0, 30)):
+        labels = rng.integers(low, classes, (3, 140_001)).astype(np.int8)
+        half = rng.integers(0, 2, labels.shape[1])
+        c = Case(labels, labels, classes, half, 2, half, np.eye(classes, dtype=np.int64))
+        expected = counted(c, half, 2)
+        for engine in ENGINES[::2]:
+            assert np.array_equal(kernels.counts(labels, labels, classes, half, 2, engine), expected)
+            found = kernels.totals(labels, labels, classes, "split", half, engine)
+            assert np.array_equal(found, paid(expected, "split"))
+            found = kernels.phi(labels[:1], labels, classes, "split", half, skip=np.array([0]), engine=engine)
+            assert close(found, influence(c, "split", half, expected[:1], np.array([0]))[:1])
+
+
+def test_every_way_of_counting_with_numpy_gives_the_same():
+    for seed in range(40):
+        c = case(seed, 97)
+        left_out = bool(c.rows.min() < 0 or c.columns.min() < 0)
+        expected = counted(c, np.zeros_like(c.part), 1)
+        ways = [_numpy._Products(left_out), _numpy._Folded(left_out, 1, 1)]
+        if (c.classes + left_out) ** 2 < 2**8:
+            ways += [_numpy._Twofold(left_out), *(_numpy._Folded(left_out, r, k) for r in (1, 2) for k in (1, 2))]
+        for way in ways:
+            found = np.full(expected.shape, -1)
+            way.count(c.rows, c.columns, None, found, Engine())
+            assert np.array_equal(found, expected), (seed, way)
+
+
+def test_no_agents_no_columns_and_no_tasks_are_empty_answers():
+    some, none = np.zeros((2, 5), dtype=np.int8), np.zeros((0, 5), dtype=np.int8)
+    for engine in ENGINES:
+        assert kernels.counts(none, some, 3, engine=engine).shape == (0, 2, 1, 3, 3)
+        assert kernels.counts(some, none, 3, engine=engine).shape == (2, 0, 1, 3, 3)
+        assert not kernels.counts(some[:, :0], some[:, :0], 3, engine=engine).any()
+        for sign in ("plugin", np.eye(3, dtype=int)):
+            assert [x.shape for x in kernels.totals(none, some, 3, sign, engine=engine)] == [(0, 2, 1)] * 2
+            assert [x.any() for x in kernels.totals(some[:, :0], some[:, :0], 3, sign, engine=engine)] == [False] * 2
+            assert kernels.phi(some, none, 3, sign, engine=engine).tolist() == np.zeros((2, 5)).tolist()
+            assert kernels.phi(some[:, :0], some[:, :0], 3, sign, engine=engine).shape == (2, 0)
+        assert kernels.sums(some, none, np.zeros((2, 0, 1, 3, 3)), engine=engine).shape == (2, 5)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_extra_memory_stays_within_what_is_allowed(backend):
+    """What Python allocates besides the result; compiled loops take a few hundred kilobytes more."""
+    labels = np.random.default_rng(0).integers(0, 10, (150, 5000)).astype(np.int8)
+    for allowed in (2**22, 2**24):
+        engine = Engine(backend, 1, allowed)
+        kernels.totals(labels[:20], labels[:20], 10, "plugin", engine=engine)
+        tracemalloc.start()
+        found = kernels.totals(labels, labels, 10, "plugin", engine=engine)
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert peak - sum(x.nbytes for x in found) < allowed, (backend, allowed, peak)
+
+
+def test_bad_input_is_refused_with_a_remedy():
+    labels = np.array([[0, 1, 2]], dtype=np.int8)
+    eye = np.eye(3, dtype=int)
+    for error, call in (
+        (InputError, lambda: kernels.counts(labels, labels, 2)),
+        (InputError, lambda: kernels.counts(labels - 2, labels, 3)),
+        (InputError, lambda: kernels.counts(labels, labels[:, :2], 3)),
+        (InputError, lambda: kernels.counts(labels[0], labels, 3)),
+        (InputError, lambda: kernels.counts(labels, labels, 3, np.array([0, 1, 2]), 2)),
+        (InputError, lambda: kernels.counts(labels, labels, 3, np.array([0, 1]), 2)),
+        (InputError, lambda: kernels.totals(labels, labels, 3, eye[:2])),
+        (InputError, lambda: kernels.totals(labels, labels, 3, 2 * eye)),
+        (OptionError, lambda: kernels.totals(labels, labels, 3, "split")),
+        (OptionError, lambda: kernels.totals(labels, labels, 3, "plugin", np.array([0, 1, 1]))),
+        (OptionError, lambda: kernels.totals(labels, labels, 3, "guess")),
+        (OptionError, lambda: kernels.counts(labels, labels, 3, engine=Engine("fortran"))),
+    ):
+        with pytest.raises(error, match=";"):
+            call()
+
+
+@pytest.mark.parametrize(("backend", "extra"), [("numba", "fast"), ("torch", "torch")])
+def test_a_backend_that_is_not_installed_names_its_extra(monkeypatch, backend, extra):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    labels = np.array([[0, 1, 1]], dtype=np.int8)
+    with pytest.raises(ExtraMissing, match=rf"pip install 'verax\[{extra}\]'"):
+        kernels.counts(labels, labels, 2, engine=Engine(backend))
+    assert kernels.counts(labels, labels, 2, engine=Engine()).sum() == 3
+
+
+def test_auto_takes_numba_where_it_saves_more_than_it_costs_to_load(monkeypatch):
+    monkeypatch.delitem(sys.modules, "verax.kernels._numba", raising=False)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "torch" else object())
+    small, large = np.zeros((10, 100), dtype=np.int8), np.zeros((2000, 10_000), dtype=np.int8)
+    assert kernels._quickest(Engine(), "totals", small, small, 10) == "numpy"
+    assert kernels._quickest(Engine(), "totals", large, large, 10) == "numba"
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert kernels._quickest(Engine(), "totals", large, large, 10) == "numpy"
+
+
+def test_auto_takes_a_gpu_for_what_would_take_long(monkeypatch):
+    labels = np.broadcast_to(np.zeros((), dtype=np.int8), (20_000, 10_000))
+    monkeypatch.setattr(kernels, "_device", lambda: True)
+    assert kernels._quickest(Engine(threads=1), "totals", labels, labels, 10) == "torch"
+    assert kernels._quickest(Engine(threads=1), "phi", labels, labels, 10) != "torch"
+    monkeypatch.setattr(kernels, "_device", lambda: False)
+    assert kernels._quickest(Engine(threads=1), "totals", labels, labels, 10) != "torch"
+
+
+def test_counting_with_numpy_imports_no_numba():
+    code = "import numpy as n, sys, verax.kernels as k; x = n.eye(3, dtype=n.int8); k.phi(x, x, 2, 'plugin')"
+    ran = subprocess.run(
+        [sys.executable, "-c", f"{code}; print('numba' in sys.modules)"], capture_output=True, text=True
+    )
+    assert ran.stdout.strip() == "False", ran.stderr

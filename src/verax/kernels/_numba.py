@@ -7,14 +7,15 @@ follow from the margins. Where a task was left out, a plane of the tasks answere
 gives the margins of the common tasks.
 
 Both ways leave the counts of some rows and groups of columns in `cells` (rows, groups, parts, L, L * lanes), with
-eight lanes or one. They never leave the core's cache: totals or tables are made of them before the next come.
+eight lanes or one, and in eight lanes with margins in the place of the last label. They never leave the core's cache:
+totals or tables are made of them before the next come.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -42,6 +43,7 @@ _PLAIN, _MIRROR, _TURNED = 0, 1, 2
 
 Words = npt.NDArray[np.uint64]
 Cells = npt.NDArray[np.int64]
+Codes = npt.NDArray[np.uint8]
 Work = Callable[["Side", Cells, int, Ints], None]
 
 # Vectors. LLVM turns them into whatever the processor has: vpopcntq, or table look-ups in a byte shuffle.
@@ -236,30 +238,46 @@ def _meet(x, y, starts, skipped, cells):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def _complete(cells, rows, columns, sizes, dense, skipped):  # type: ignore[no-untyped-def]
-    """The last label's cells from the margins: the agents' own where reports are dense, else met by the last plane."""
+def _put_margins(cells, rows, columns, sizes, skipped):  # type: ignore[no-untyped-def]
+    """Dense reports: the agents' own margins, where the plane of the tasks answered would have met them."""
     last = cells.shape[3] - 1
     for r in range(cells.shape[0]):
         for g in range(skipped[r], cells.shape[1]):
             for h in range(cells.shape[2]):
                 c = cells[r, g, h]
-                if dense:
-                    for k in range(last):
-                        for t in range(8):
-                            c[k, 8 * last + t] = rows[r, 0, h, k]
-                            c[last, 8 * k + t] = columns[g, t, h, k]
+                for k in range(last):
                     for t in range(8):
-                        c[last, 8 * last + t] = sizes[h]
+                        c[k, 8 * last + t] = rows[r, 0, h, k]
+                        c[last, 8 * k + t] = columns[g, t, h, k]
+                for t in range(8):
+                    c[last, 8 * last + t] = sizes[h]
+
+
+@compiled
+def _complete(cells, skipped):  # type: ignore[no-untyped-def]
+    """Turn margins in the last row and column into the last label's counts."""
+    last = cells.shape[3] - 1
+    for r in range(cells.shape[0]):
+        for g in range(skipped[r], cells.shape[1]):
+            for h in range(cells.shape[2]):
+                c = cells[r, g, h]
                 for k in range(last):
                     for t in range(8):
                         c[last, 8 * last + t] -= c[k, 8 * last + t]
-                    for m in range(last):
-                        for t in range(8):
-                            c[k, 8 * last + t] -= c[k, 8 * m + t]
-                            c[last, 8 * m + t] -= c[k, 8 * m + t]
-                for m in range(last):
-                    for t in range(8):
-                        c[last, 8 * last + t] -= c[last, 8 * m + t]
+                _take_from_last(c)
+
+
+@compiled
+def _take_from_last(c):  # type: ignore[no-untyped-def]
+    """Take the other cells of each row and column from its last; in an order where no sum waits for its neighbour's."""
+    last = c.shape[0] - 1
+    for k in range(last):
+        for m in range(8 * last):
+            c[last, m] -= c[k, m]
+    for m in range(last):
+        for k in range(last + 1):
+            for t in range(8):
+                c[k, 8 * last + t] -= c[k, 8 * m + t]
 
 
 @compiled
@@ -301,10 +319,13 @@ class Counter:
     tasks: Tasks
     classes: int
     said: Words  # what each plane says; none: histograms count
+    left_out: bool  # whether any task was left out
     mirror: bool  # the columns are the rows: pairs below the diagonal are not counted
 
     @classmethod
-    def of(cls, rows: Labels, columns: Labels, classes: int, part: Ints | None, parts: int) -> Counter:
+    def of(
+        cls, rows: Labels, columns: Labels, classes: int, part: Ints | None, parts: int, mirror: bool = False
+    ) -> Counter:
         """The quicker way for these reports; both give the same."""
         tasks = Tasks.of(part, parts, rows.shape[1])
         left_out = bool(rows.min(initial=0) < 0 or columns.min(initial=0) < 0)
@@ -314,7 +335,7 @@ class Counter:
             said[-1, 1:] = _ALL
         if not _by_planes(len(columns), classes, len(said), tasks):
             said = said[:0]
-        return cls(tasks, classes, said, rows is columns)
+        return cls(tasks, classes, said, left_out, mirror)
 
     @property
     def lanes(self) -> int:
@@ -335,7 +356,7 @@ class Counter:
 
     def side(self, labels: Labels, first: int, lanes: int) -> Side:
         """Agents with their planes, in lanes."""
-        narrow: Labels = np.ascontiguousarray(labels, dtype=np.int8 if self.classes <= _MOST_NARROW else np.int32)
+        narrow = _narrow(labels, self.classes)
         return Side.of(narrow, first, self.tasks, self.said, lanes)
 
     def batches(self, rows: Labels, tile: Side, engine: Engine, work: Work) -> None:
@@ -364,9 +385,14 @@ class Counter:
             _histograms(side.labels, tile.labels[g:end], self.tasks.part, skipped, cells)
         else:
             _meet(side.planes, tile.planes[g:end], self.tasks.starts, skipped, cells)
-            dense = len(self.said) < self.classes
-            _complete(cells, side.margins, tile.margins[g:end], self.tasks.sizes, dense, skipped)
+            if not self.left_out:
+                _put_margins(cells, side.margins, tile.margins[g:end], self.tasks.sizes, skipped)
         return cells, first, skipped
+
+
+def _narrow(labels: Labels, classes: int) -> Labels:
+    """Labels as the kernels take them: int8 where they fit, else int32."""
+    return np.ascontiguousarray(labels, dtype=np.int8 if classes <= _MOST_NARROW else np.int32)
 
 
 def _by_planes(columns: int, classes: int, planes: int, tasks: Tasks) -> bool:
@@ -422,10 +448,12 @@ def counts(rows: Labels, columns: Labels, classes: int, part: Ints | None, parts
     for chunk in _chunks(rows.shape[1], engine):
         x = rows[:, chunk]
         y = x if way == _MIRROR else columns[:, chunk]
-        counter = Counter.of(x, y, classes, None if part is None else part[chunk], parts)
+        counter = Counter.of(x, y, classes, None if part is None else part[chunk], parts, way == _MIRROR)
         for tile in counter.tiles(y, engine):
 
             def add(side: Side, cells: Cells, j: int, skipped: Ints, end: int = tile.first + len(tile.labels)) -> None:
+                if cells.shape[4] > classes:
+                    _complete(cells, skipped)
                 _add_counts(cells, side.first, j, end - j, skipped, way, found)
 
             counter.batches(x, tile, engine, add)
@@ -438,20 +466,363 @@ def _chunks(tasks: int, engine: Engine) -> Iterator[slice]:
     return (slice(start, min(tasks, start + size)) for start in range(0, tasks, size))
 
 
+@compiled
+def _excess(c, n, a, b, out):  # type: ignore[no-untyped-def]
+    """n C - a b^T of one part (L, lanes * L), and its margins: n (lanes), a (L, lanes), b (L * lanes).
+
+    In eight lanes the last row and column of c are margins still: rows and columns of the result sum to 0.
+    """
+    if n.size == 8:
+        _excess_from_margins(c, n, a, b, out)
+        return
+    n[0] = 0
+    for m in range(b.size):
+        b[m] = 0
+    for k in range(b.size):
+        a[k, 0] = c[k].sum()
+        n[0] += a[k, 0]
+        for m in range(b.size):
+            b[m] += c[k, m]
+    for k in range(b.size):
+        for m in range(b.size):
+            out[k, m] = n[0] * c[k, m] - a[k, 0] * b[m]
+
+
+@compiled
+def _excess_from_margins(c, n, a, b, out):  # type: ignore[no-untyped-def]
+    last = c.shape[0] - 1
+    for t in range(8):
+        n[t] = a[last, t] = b[8 * last + t] = c[last, 8 * last + t]
+    for k in range(last):
+        for t in range(8):
+            a[k, t], b[8 * k + t] = c[k, 8 * last + t], c[last, 8 * k + t]
+            a[last, t] -= a[k, t]
+            b[8 * last + t] -= b[8 * k + t]
+    for k in range(last):
+        for m in range(last):
+            for t in range(8):
+                out[k, 8 * m + t] = n[t] * c[k, 8 * m + t] - a[k, t] * b[8 * m + t]
+        for t in range(8):
+            out[k, 8 * last + t] = 0
+    for m in range(8 * last + 8):
+        out[last, m] = 0
+    _take_from_last(out)
+
+
+@compiled
+def _add_totals(cells, i, j, columns, skipped, way, learned, sign, total, tasks):  # type: ignore[no-untyped-def]
+    """Put <S, n C - a b^T> and n at (i, j), at (j, i), or at both. S is 1 where its source is positive."""
+    rows, groups, parts, classes, width = cells.shape
+    lanes = width // classes
+    over, held = np.empty((parts, classes, width), np.int64), np.empty(width, np.int64)
+    n, a, b = np.empty((parts, lanes), np.int64), np.empty((classes, lanes), np.int64), np.empty(width, np.int64)
+    for r in range(rows):
+        for g in range(skipped[r], groups):
+            for h in range(parts):
+                _excess(cells[r, g, h], n[h], a, b, over[h])
+            for h in range(parts):
+                source = sign if learned == 0 else over[h if learned == 1 else 1 - h]
+                for m in range(width):
+                    held[m] = 0
+                for k in range(classes):
+                    for m in range(width):
+                        held[m] += over[h, k, m] if source[k, m] > 0 else 0
+                for t in range(min(lanes, columns - g * lanes)):
+                    summed = 0
+                    for m in range(classes):
+                        summed += held[m * lanes + t]
+                    p, q = i + r, j + g * lanes + t
+                    if way != 2:
+                        total[p, q, h], tasks[p, q, h] = summed, n[h, t]
+                    if way != 0:
+                        total[q, p, h], tasks[q, p, h] = summed, n[h, t]
+
+
 def totals(
     rows: Labels, columns: Labels, classes: int, sign: Sign, half: Ints | None, engine: Engine
 ) -> tuple[Ints, Ints]:
-    """sum_kl S(k, l) (n C(k, l) - a(k) b(l)) and n, for every pair and half: (I, J, H) each."""
-    return _numpy.totals(rows, columns, classes, sign, half, engine, counts)
+    """sum_kl S(k, l) (n C(k, l) - a(k) b(l)) and n, for every pair and half: (I, J, H) each.
+
+    >>> labels = np.array([[0, 1, 1, 0], [0, 1, 1, 1]])
+    >>> totals(labels, labels, 2, "plugin", None, Engine())[0][:, :, 0].tolist()
+    [[8, 4], [4, 6]]
+    """
+    if not 0 < rows.shape[1] <= _CHUNK:
+        return _numpy.totals(rows, columns, classes, sign, half, engine, counts)
+    parts, same = 1 if half is None else 2, rows is columns
+    total = np.zeros((len(rows), len(columns), parts), dtype=np.int64)
+    tasks = np.zeros_like(total)
+    way = _TURNED if len(rows) > len(columns) else _PLAIN
+    if same and (isinstance(sign, str) or bool((sign == sign.T).all())):
+        way = _MIRROR
+    if way == _TURNED:
+        rows, columns = columns, rows
+        sign = sign if isinstance(sign, str) else sign.T
+    counter = Counter.of(rows, columns, classes, half, parts, way == _MIRROR)
+    if not isinstance(sign, str) and not counter.left_out and 0.01 * classes < len(columns) and classes <= _MOST_NARROW:
+        tasks[:] = rows.shape[1]
+        into = total[:, :, 0].T if way == _TURNED else total[:, :, 0]
+        _given(counter, rows, columns, sign, into, engine)
+        return total, tasks
+    learned, matrix = _source(sign, counter)
+    for tile in counter.tiles(columns, engine):
+
+        def put(side: Side, cells: Cells, j: int, skipped: Ints, end: int = tile.first + len(tile.labels)) -> None:
+            _add_totals(cells, side.first, j, end - j, skipped, way, learned, matrix, total, tasks)
+
+        counter.batches(rows, tile, engine, put)
+    return total, tasks
+
+
+def _given(
+    counter: Counter, rows: Labels, columns: Labels, sign: npt.NDArray[np.generic], total: Ints, engine: Engine
+) -> None:
+    """With S given and dense reports no cell is needed: the planes of k, all in a row, meet those of S(k, l) = 1.
+
+    What they share is sum_n S(f_i(n), f_j(n)), and n times that less a^T S b is the total.
+    """
+    said = np.zeros((2, counter.classes, counter.classes + 1), dtype=np.uint64)
+    said[0, :, 1:][np.eye(counter.classes, dtype=bool)] = said[1, :, 1:][sign.astype(bool)] = _ALL
+    asked = replace(counter, said=said[1])
+    size, n = counter.classes * counter.tasks.starts[-1], rows.shape[1]
+    for tile in asked.tiles(columns, engine):
+        y, paid = tile.planes.reshape(-1, 1, size, LANES), tile.margins.reshape(-1, counter.classes)[: len(tile.labels)]
+
+        def meet(first: int, tile: Side = tile, y: Words = y, paid: Ints = paid) -> None:
+            side = replace(counter, said=said[0]).side(rows[first : first + 3 * LANES], first, 1)
+            start = max(0, (first - tile.first) // LANES) if counter.mirror else 0
+            if start >= len(y):
+                return
+            met = np.empty((1, len(y) - start, 1, len(side.labels), LANES), dtype=np.int64)
+            x = side.planes.reshape(1, -1, size, 1)
+            _meet(x, y[start:], np.array([0, size]), np.zeros(1, np.int64), met)
+            held = paid[start * LANES :]
+            shared = met[0, :, 0].swapaxes(0, 1).reshape(len(side.labels), -1)[:, : len(held)]
+            found = n * shared - side.margins.reshape(-1, counter.classes) @ held.T
+            i, j = slice(first, first + len(found)), tile.first + start * LANES
+            total[i, j : j + len(held)] = found
+            if counter.mirror:
+                total[j : j + len(held), i] = found.T
+
+        _each(meet, range(0, len(rows), 3 * LANES), engine.threads or cores())
+
+
+def _source(sign: Sign, counter: Counter) -> tuple[int, Ints]:
+    """How S is found, and S itself in every lane where it is given."""
+    if isinstance(sign, str):
+        return (_PLUGIN if sign == "plugin" else _SPLIT), np.empty((0, 0), dtype=np.int64)
+    return _GIVEN, np.repeat(sign.astype(np.int64), counter.lanes, axis=1)
+
+
+@compiled
+def _repeat(values, out):  # type: ignore[no-untyped-def]
+    """The lanes' values, for every label again."""
+    if values.size == 1:
+        for m in range(out.size):
+            out[m] = values[0]
+        return
+    for m in range(out.size // 8):
+        for t in range(8):
+            out[8 * m + t] = values[t]
+
+
+@compiled
+def _sum_labels(row, out):  # type: ignore[no-untyped-def]
+    """Sums over the labels, lane by lane."""
+    if out.size == 1:
+        out[0] = row.sum()
+        return
+    for t in range(8):
+        out[t] = 0
+    for m in range(row.size // 8):
+        for t in range(8):
+            out[t] += row[8 * m + t]
+
+
+@compiled
+def _centre(cells, j, skip, learned, sign, border, tables):  # type: ignore[no-untyped-def]
+    """(psi - mean psi) / N of every cell, as `_numpy.centred`, in tables (rows, columns, parts, L, L) with a border."""
+    rows, groups, parts, classes, width = cells.shape
+    lanes = width // classes
+    over, n = np.empty((parts, classes, width), np.int64), np.empty((parts, lanes), np.int64)
+    a, b = np.empty((parts, classes, lanes), np.int64), np.empty((parts, width), np.int64)
+    across, expected, total = np.empty((classes, lanes), np.int64), np.empty(lanes, np.int64), np.empty(lanes, np.int64)
+    own, down, kept = np.empty(width, np.int64), np.empty(width, np.int64), np.empty(width, np.int64)
+    held, whole = np.empty(width, np.int64), np.empty(width, np.int64)
+    share, shares, centred = np.empty(lanes), np.empty(width), np.empty(width)
+    for r in range(rows):
+        for g in range(groups):
+            for h in range(parts):
+                _excess(cells[r, g, h], n[h], a[h], b[h], over[h])
+            for h in range(parts):
+                source = sign if learned == 0 else over[h if learned == 1 else 1 - h]
+                for m in range(width):
+                    down[m] = held[m] = 0
+                for t in range(lanes):
+                    both = n[:, t].sum()
+                    counted = n[h, t] >= 2 and j + g * lanes + t != skip[r]
+                    share[t] = 1.0 / (float(n[h, t]) * float(n[h, t]) * float(both)) if counted else 0.0
+                    expected[t] = 0
+                for k in range(classes):
+                    _repeat(a[h, k], own)
+                    for m in range(width):
+                        paid = source[k, m] > 0
+                        down[m] += own[m] if paid else 0
+                        held[m] += over[h, k, m] if paid else 0
+                        kept[m] = b[h, m] if paid else 0
+                    _sum_labels(kept, across[k])
+                    for t in range(lanes):
+                        expected[t] += a[h, k, t] * across[k, t]
+                _sum_labels(held, total)
+                _repeat(n[h], whole)
+                _repeat(share, shares)
+                for k in range(classes):
+                    for t in range(lanes):
+                        across[k, t] = expected[t] - total[t] - n[h, t] * across[k, t]
+                    _repeat(across[k], own)
+                    for m in range(width):
+                        one = whole[m] if source[k, m] > 0 else 0
+                        centred[m] = float(own[m] + whole[m] * (one - down[m])) * shares[m]
+                    for t in range(min(lanes, tables.shape[1] - g * lanes)):
+                        into = tables[r, g * lanes + t, h, k + border]
+                        for m in range(classes):
+                            into[m + border] = centred[m * lanes + t]
+
+
+@compiled
+def _bases(labels, part, border, width, deep, base):  # type: ignore[no-untyped-def]
+    """Where a row's part of a table starts, for what it says on each task; a table has `deep` entries a label."""
+    for n in range(labels.size):
+        base[n] = (labels[n] + border) * deep
+    for n in range(part.size):
+        base[n] += part[n] * width * deep
+
+
+@compiled
+def _look_up(rows, columns, part, border, tables, found):  # type: ignore[no-untyped-def]
+    """Add tables[r, c, part(n), row_r(n), column_c(n)]; a label is moved by the border."""
+    tasks, width = rows.shape[1], tables.shape[-1]
+    base = np.empty(tasks, np.uint32)
+    for r in range(len(rows)):
+        _bases(rows[r], part, border, width, width, base)
+        for n in range(tasks):
+            base[n] += border
+        held, last = found[r], len(columns) // 2 * 2
+        for c in range(0, last, 2):
+            t0, t1, c0, c1 = tables[r, c].ravel(), tables[r, c + 1].ravel(), columns[c], columns[c + 1]
+            for n in range(tasks):
+                held[n] += t0[np.uint64(base[n] + c0[n])] + t1[np.uint64(base[n] + c1[n])]
+        if last < len(columns):
+            t0, c0 = tables[r, last].ravel(), columns[last]
+            for n in range(tasks):
+                held[n] += t0[np.uint64(base[n] + c0[n])]
+
+
+@compiled
+def _sum_tables(one, two, out):  # type: ignore[no-untyped-def]
+    """Tables of what two columns say (Q, W), as one table of what both say (Q, W * W)."""
+    width = one.shape[1]
+    for q in range(len(one)):
+        for m in range(width):
+            for k in range(width):
+                out[q, m * width + k] = one[q, m] + two[q, k]
+
+
+@compiled
+def _look_up_folded(rows, codes, part, border, fold, tables, found):  # type: ignore[no-untyped-def]
+    """As `_look_up`, where a byte stands for what two or four columns say: one table of all, fewer look-ups."""
+    tasks, (deep, width) = rows.shape[1], tables.shape[2:]
+    few = width if fold == 2 else width * width
+    base, pair, all_ = np.empty(tasks, np.uint32), np.empty((2, deep, few)), np.empty((4, deep, few * few))
+    t0, t1, t2, t3 = all_[0].ravel(), all_[1].ravel(), all_[2].ravel(), all_[3].ravel()
+    for r in range(len(rows)):
+        _bases(rows[r], part, border, width, few * few, base)
+        held = found[r]
+        for c in range(0, len(codes), 4):
+            for d in range(4):
+                each = tables[r, (c + d) * fold : (c + d + 1) * fold]
+                if fold == 2:
+                    _sum_tables(each[0], each[1], all_[d])
+                else:
+                    _sum_tables(each[0], each[1], pair[0])
+                    _sum_tables(each[2], each[3], pair[1])
+                    _sum_tables(pair[0], pair[1], all_[d])
+            c0, c1, c2, c3 = codes[c], codes[c + 1], codes[c + 2], codes[c + 3]
+            for n in range(tasks):
+                at = np.uint64(base[n])
+                low = t0[at + np.uint64(c0[n])] + t1[at + np.uint64(c1[n])]
+                held[n] += low + (t2[at + np.uint64(c2[n])] + t3[at + np.uint64(c3[n])])
 
 
 def phi(
     rows: Labels, columns: Labels, classes: int, sign: Sign, half: Ints | None, skip: Ints | None, engine: Engine
 ) -> Floats:
-    """For each row and task the sum over columns of (psi - mean psi) / N: (I, N)."""
-    return _numpy.phi(rows, columns, classes, sign, half, skip, engine, counts, sums)
+    """For each row and task the sum over columns of (psi - mean psi) / N: (I, N). See `verax.kernels.phi`.
+
+    >>> labels = np.array([[0, 1, 1, 0], [0, 1, 1, 1]])
+    >>> phi(labels[:1], labels[1:], 2, "plugin", None, None, Engine())[0].tolist()
+    [0.125, 0.0, 0.0, -0.125]
+    """
+    if not 0 < rows.shape[1] <= _CHUNK:
+        return _numpy.phi(rows, columns, classes, sign, half, skip, engine, counts, sums)
+    found, parts = np.zeros(rows.shape), 1 if half is None else 2
+    skip = np.full(len(rows), -1) if skip is None else skip.astype(np.int64)
+    counter = Counter.of(rows, columns, classes, half, parts)
+    learned, matrix = _source(sign, counter)
+    border = int(counter.left_out)
+    width = classes + border
+    fold = _fold(rows.shape[1], width, parts) if counter.lanes > 1 else 1
+    for tile in counter.tiles(columns, engine):
+        codes = _codes(tile.labels, fold, width, border)
+
+        def add(side: Side, cells: Cells, j: int, _: Ints, tile: Side = tile, codes: Codes = codes) -> None:
+            start, end = j - tile.first, min(len(tile.labels), j - tile.first + cells.shape[1] * counter.lanes)
+            who, most = slice(side.first, side.first + len(side.labels)), -(-(end - start) // (4 * fold)) * 4 * fold
+            tables = np.zeros((len(side.labels), most, parts, width, width))
+            _centre(cells, j, skip[who], learned, matrix, border, tables[:, : end - start])
+            if fold > 1:
+                some, flat = codes[start // fold : (start + most) // fold], tables.reshape(len(tables), most, -1, width)
+                _look_up_folded(side.labels, some, counter.tasks.part, border, fold, flat, found[who])
+            else:
+                _look_up(side.labels, tile.labels[start:end], counter.tasks.part, border, tables, found[who])
+
+        counter.batches(rows, tile, engine, add)
+    return found
+
+
+def _fold(tasks: int, width: int, parts: int) -> int:
+    """How many columns one byte stands for: as many as keep the tables small beside the tasks."""
+    return next((f for f in (4, 2) if width**f <= 2**8 and parts * width ** (f + 1) <= min(2**12, tasks // 2)), 1)
+
+
+def _codes(labels: Labels, fold: int, width: int, border: int) -> Codes:
+    """What every so many columns say, as one byte; a multiple of four such."""
+    if fold == 1:
+        return np.empty((0, labels.shape[1]), dtype=np.uint8)
+    codes = np.zeros((-(-len(labels) // (4 * fold)) * 4, labels.shape[1]), dtype=np.uint8)
+    for k in range(fold):
+        said = labels[k::fold]
+        codes *= np.uint8(width)
+        codes[: len(said)] += (said + border).astype(np.uint8)
+    return codes
 
 
 def sums(rows: Labels, columns: Labels, tables: Floats, part: Ints | None, engine: Engine) -> Floats:
-    """Sum over the columns j of tables[i, j, part(n), row_i(n), column_j(n)], for every row and task: (I, N)."""
-    return _numpy.sums(rows, columns, tables, part, engine)
+    """Sum over the columns j of tables[i, j, part(n), row_i(n), column_j(n)], for every row and task: (I, N).
+
+    >>> tables = np.array([[[[[3., 4.], [5., 6.]]]]])
+    >>> sums(np.array([[0, 1, -1]]), np.array([[0, 0, 0]]), tables, None, Engine()).tolist()
+    [[3.0, 5.0, 0.0]]
+    """
+    found = np.zeros(rows.shape)
+    parts = np.empty(0, dtype=np.int64) if part is None else np.ascontiguousarray(part, dtype=np.int64)
+    x, y = _narrow(rows, tables.shape[-1]), _narrow(columns, tables.shape[-1])
+    step = max(1, min(len(columns), int(engine.max_bytes // 2 // max(1, tables[:1, :1].nbytes))))
+
+    def add(i: int) -> None:
+        for j in range(0, len(columns), step):
+            bordered = np.pad(tables[i : i + 1, j : j + step], ((0, 0), (0, 0), (0, 0), (1, 0), (1, 0)))
+            _look_up(x[i : i + 1], y[j : j + step], parts, 1, bordered, found[i : i + 1])
+
+    _each(add, range(len(rows)), engine.threads or cores())
+    return found

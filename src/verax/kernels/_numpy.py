@@ -297,14 +297,10 @@ def totals(
     total = np.empty((len(rows), len(columns), parts), dtype=np.int64)
     tasks = np.empty_like(total)
     same = rows is columns and (isinstance(sign, str) or bool((sign == sign.T).all()))
-    given = not isinstance(sign, str) and _by_given(len(rows), len(columns), rows.shape[1], classes)
     for i, j in _tiles(len(rows), len(columns), _side(parts * classes**2, engine), same):
         x = rows[i]
         y = x if rows is columns and i == j else columns[j]
-        if given and not isinstance(sign, str):
-            total[i, j, 0], tasks[i, j, 0] = _given(x, y, sign, engine)
-        else:
-            total[i, j], tasks[i, j] = reduced(count(x, y, classes, half, parts, engine), sign)
+        total[i, j], tasks[i, j] = reduced(count(x, y, classes, half, parts, engine), sign)
         if same and i != j:
             total[j, i], tasks[j, i] = total[i, j].swapaxes(0, 1), tasks[i, j].swapaxes(0, 1)
     return total, tasks
@@ -323,9 +319,15 @@ def excess(counts: Ints) -> Ints:
 
 
 def reduced(counts: Ints, sign: Sign) -> tuple[Ints, Ints]:
-    """Totals and tasks from counts (I, J, H, L, L)."""
-    over = excess(counts)
-    return np.asarray((over * _signs(over, sign)).sum((-2, -1))), np.asarray(counts.sum((-2, -1)))
+    """Totals and tasks from counts (I, J, H, L, L); a row at a time, so that they are still in cache."""
+    total = np.empty(counts.shape[:3], dtype=np.int64)
+    for found, row in zip(total, counts, strict=True):
+        over = excess(row)
+        if isinstance(sign, str) and sign == "plugin":
+            np.maximum(over, 0, out=over).sum((-2, -1), out=found)
+        else:
+            (over * _signs(over, sign)).sum((-2, -1), out=found)
+    return total, np.asarray(counts.sum((-2, -1)))
 
 
 def _signs(over: Ints, sign: Sign) -> npt.NDArray[np.bool_]:
@@ -333,42 +335,6 @@ def _signs(over: Ints, sign: Sign) -> npt.NDArray[np.bool_]:
     if not isinstance(sign, str):
         return sign.astype(np.bool_)
     return over > 0 if sign == "plugin" else (over > 0)[..., ::-1, :, :]
-
-
-def _by_given(rows: int, columns: int, tasks: int, classes: int) -> bool:
-    """Whether a product with a given sign is quicker than counting every cell."""
-    product = tasks * classes * (0.03 * rows * columns + 2.0 * (rows + columns))
-    counted = _cheapest(rows, columns, tasks, classes, False, 1).nanoseconds(rows, columns, tasks, classes, 1)
-    return product < counted
-
-
-def _given(rows: Labels, columns: Labels, sign: npt.NDArray[np.generic], engine: Engine) -> tuple[Ints, Ints]:
-    """With S given no cell is needed: sum_n S(f_i(n), f_j(n)) is one product, and so are a and S b."""
-    classes, size = len(sign), (len(rows), len(columns))
-    dense = bool(rows.min(initial=0) >= 0 and columns.min(initial=0) >= 0)
-    i, j = (1, 1) if dense else size
-    met, n = np.zeros(size, dtype=np.int64), np.zeros((i, j), dtype=np.int64)
-    a, paid = np.zeros((len(rows), classes, j), dtype=np.int64), np.zeros((i, len(columns), classes), dtype=np.int64)
-    span = max(64, min(2**14, engine.max_bytes // 4 // (4 * classes * sum(size))))
-    for start in range(0, rows.shape[1], span):
-        f, g = rows[:, start : start + span], columns[:, start : start + span]
-        x, y = _said(np.eye(classes), f), _said(sign.T, g)
-        ones = np.ones((1, f.shape[1]), dtype=np.float32)
-        told, asked = (ones, ones) if dense else ((f >= 0).astype(np.float32), (g >= 0).astype(np.float32))
-        met += _product(x.reshape(len(f), -1), y.reshape(len(g), -1))
-        n += _product(told, asked)
-        a += _product(x.swapaxes(1, 2).reshape(-1, f.shape[1]), asked).reshape(len(f), classes, -1)
-        paid += _product(told, y.swapaxes(1, 2).reshape(-1, f.shape[1])).reshape(-1, len(g), classes)
-    return n * met - (a.swapaxes(1, 2) * paid).sum(-1), np.broadcast_to(n, size)
-
-
-def _said(table: npt.NDArray[np.generic], labels: Labels) -> Planes:
-    """The table's row of every label (agents, N, L), 0 for an abstention."""
-    return np.concatenate([np.zeros((1, table.shape[1])), table]).astype(np.float32)[labels + 1]
-
-
-def _product(x: Planes, y: Planes) -> Ints:
-    return (x @ y.T).astype(np.int64)
 
 
 def phi(
