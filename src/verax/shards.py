@@ -340,7 +340,10 @@ def _long(arrays: dict[str, Any], shard: Shard) -> Reports | None:
     task_names, task = _ranked(tasks)
     agent_names, agent = _ranked(agents)
     place = agent * len(task_names) + task
-    if "" in task_names or "" in agent_names or len(np.unique(place)) < len(place):
+    shape = len(agent_names), len(task_names)
+    there = np.zeros(math.prod(shape), dtype=bool)
+    there[place] = True
+    if "" in task_names or "" in agent_names or there.sum() < len(place):
         return None
     given = shard.classes if shard.classes is not None else tuple(name[2:].strip() for name in rows) or None
     seen = set() if labels is None else {*labels.texts} - {""}
@@ -348,7 +351,6 @@ def _long(arrays: dict[str, Any], shard: Shard) -> Reports | None:
         return None
     names, code = files._class_codes(seen, given)
     cells = np.full(len(place), -1, dtype=np.int8) if labels is None else labels.recoded(code)
-    shape = len(agent_names), len(task_names)
     if not rows:
         return _reports(_laid(cells, place, shape), agent_names, task_names, names, shard)
     table = _numbers([arrays.get(f"p:{name}") for name in names]) if len(rows) == len(names) else None
@@ -380,12 +382,13 @@ def _numbers(arrays: Sequence[Any]) -> Floats | None:
 
 def _ranked(column: _Column) -> tuple[list[str], npt.NDArray[np.int64]]:
     """Names in order of first appearance, and which of them each cell has."""
-    used, first = np.unique(column.codes, return_index=True)
-    index: dict[str, int] = {}
-    rank = np.empty(len(column.texts) + 1, dtype=np.int64)
-    for code in used[np.argsort(first)].tolist():
-        text = "" if code < 0 else column.texts[code]
-        rank[code] = index.setdefault(text, len(index))
+    first = np.full(len(column.texts) + 1, -1)
+    first[column.codes[::-1]] = np.arange(len(column.codes))[::-1]  # of those that share a code, the first stays
+    used = np.nonzero(first >= 0)[0]
+    index, texts = dict[str, int](), [*column.texts, ""]
+    rank = np.empty(len(first), dtype=np.int64)
+    for code in used[np.argsort(first[used])].tolist():
+        rank[code] = index.setdefault(texts[code], len(index))
     return [*index], rank[column.codes]
 
 
@@ -583,7 +586,8 @@ def _parquet_truth(path: str) -> Truth | None:
         there = zip(names, column.codes.tolist(), strict=True)
         first = first or next(((t, column.texts[c]) for t, c in there if c >= 0 and column.texts[c]), None)
     every, known = np.concatenate(tasks), np.concatenate(codes)
-    if first is None or len(np.unique(every)) < len(every):
+    ordered = np.sort(every)
+    if first is None or (ordered[1:] == ordered[:-1]).any():
         return None
     classes = class_order(index)
     rank = np.array([classes.index(text) for text in index], dtype=np.int64)

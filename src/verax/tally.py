@@ -332,7 +332,7 @@ def _with_truth(reports: Reports, truth: Truth | None, options: Options, marks: 
                     f"{truth.source}: unknown label {label!r} in the truth; the classes are {some(reports.classes)}"
                 )
     codes = truth.codes_of(digests(reports.tasks) if marks is None else marks)
-    seen = {truth.classes[k] for k in np.unique(codes[codes >= 0]).tolist()}
+    seen = {truth.classes[k] for k in np.nonzero(np.bincount(codes[codes >= 0]))[0].tolist()}
     reports = reports._relabelled(class_order({*reports.classes, *seen}))
     place = np.array([*({c: i for i, c in enumerate(reports.classes)}.get(c, -1) for c in truth.classes), -1])
     return replace(reports, truth=narrow(place[codes], len(reports.classes)))
