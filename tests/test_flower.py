@@ -260,7 +260,10 @@ def test_report_asks_for_models_of_their_own_before_training():
     place, _ = run(paid, {1: honest(0), 2: honest(1), 3: two_faced, 4: echo}, rounds=2)
     assert place.sent == ["train.report"] * 4 + ["train"] * 8
     (outcome,) = paid.outcomes
-    assert outcome.scores["3"].score > 0.3 and outcome.scores["4"].score == 0
+    assert outcome.scores["3"].score > 0.3 and "no work of its own" in outcome.unpaid["4"]
+    unguarded = strategy(protocol="report", kinship=None)
+    run(unguarded, {1: honest(0), 2: honest(1), 3: two_faced, 4: echo})
+    assert unguarded.outcomes[0].scores["4"].score == 0
 
 
 def test_every_round_pays_what_is_not_public(tmp_path):

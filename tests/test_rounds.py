@@ -421,3 +421,47 @@ def test_a_key_makes_funding_happen_once(rounds):
     with pytest.raises(ConflictError):
         rounds.fund("r1", 600, key="k")
     assert rounds.ledger.balances()["escrow:r1"] == 500
+
+
+def test_a_copied_agent_and_its_copy_are_paid_as_one_and_are_no_peers_of_each_other(tmp_path):
+    rng = np.random.default_rng(0)
+    truth = rng.integers(0, 3, 900)
+    labels = np.where(rng.random((5, 900)) < 0.7, truth, rng.integers(0, 3, (5, 900)))
+    copied = np.vstack([labels, labels[:1]])
+
+    def paid(rows, **options):
+        spec = Spec("r", tuple(map(str, range(900))), ("a", "b", "c"), "600.00", **options)
+        content = [(f"a{i}", {"labels": row.tolist()}) for i, row in enumerate(rows)]
+        return settlement(spec, content, "", "")
+
+    plain, alone, together = paid(copied), paid(labels, copies=True), paid(copied, copies=True)
+    one = alone.amounts["a0"]
+    assert together.amounts["a0"] + together.amounts["a5"] == one
+    assert plain.amounts["a0"] + plain.amounts["a5"] > 1.5 * one
+    assert {a: together.amounts[a] for a in ("a1", "a2")} == {a: alone.amounts[a] for a in ("a1", "a2")}
+    gone = paid(copied, copies=True, unpaid=("a0", "a1"))
+    without = paid(copied[2:], copies=True)  # who takes no part is no peer and no participant either
+    assert gone.amounts == {"a0": 0, "a1": 0} | {f"a{i + 2}": x for i, x in enumerate(without.amounts.values())}
+    assert set(paid(copied[:2], unpaid=("a0",)).amounts.values()) == {0}
+    same = paid(np.repeat(labels[:1], 3, 0), copies=True)
+    assert set(same.amounts) == {"a0", "a1", "a2"}
+
+
+def test_only_significant_scores_are_paid_where_the_spec_says_so():
+    rng = np.random.default_rng(1)
+    truth = rng.integers(0, 3, 400)
+    labels = np.where(rng.random((4, 400)) < 0.7, truth, rng.integers(0, 3, (4, 400)))
+    labels[3] = rng.integers(0, 3, 400)
+    content = [(f"a{i}", {"labels": row.tolist()}) for i, row in enumerate(labels)]
+    spec = Spec("r", tuple(map(str, range(400))), ("a", "b", "c"), "400.00")
+    sure = settlement(dataclasses.replace(spec, significance=3.0), content, "", "").amounts
+    assert sure["a3"] == 0 and sure["a0"] == settlement(spec, content, "", "").amounts["a0"] > 0
+    unsure = settlement(dataclasses.replace(spec, significance=1000.0), content, "", "").amounts
+    assert set(unsure.values()) == {0}
+
+
+def test_a_spec_that_asks_for_nothing_more_has_the_digest_it_always_had():
+    plain = Spec("r1", ("t1", "t2"), ("cat", "dog"), "100.00")
+    assert plain.digest.startswith("fe24af23")
+    asked = dataclasses.replace(plain, copies=True, unpaid=("ann",), significance=2.0)
+    assert Spec.from_json(asked.to_json()) == asked and asked.digest != plain.digest

@@ -28,7 +28,7 @@ import numpy.typing as npt
 
 from verax.audit import Certificate
 from verax.audit.copies import copies
-from verax.echo import echo_test, public_features
+from verax.echo import KINSHIP, echo_test, public_features
 from verax.errors import ExtraMissing, InputError, OptionError, VeraxError
 from verax.files import write_atomically
 from verax.mechanisms import Scores, score
@@ -90,9 +90,11 @@ class Outcome:
             number, error = ("-" if x is None else f"{x:.4f}" for x in (s.score, s.stderr))
             paid = str(self.amounts.get(s.agent, "-"))
             lines.append(f"{s.agent[:22]:>22}  {number:>8}  {error:>7}  {paid:>8}  {self.unpaid.get(s.agent, '')}")
-        lines += [
-            f"{agent[:22]:>22}  {'-':>8}  {'-':>7}  {'-':>8}  dropped: {why}" for agent, why in self.dropped.items()
-        ]
+        scored = {s.agent for s in self.scores.scores} if self.scores else set()
+        left = {agent: why for agent, why in self.unpaid.items() if agent not in scored}
+        left |= {agent: f"dropped: {why}" for agent, why in self.dropped.items()}
+        for agent, why in left.items():
+            lines.append(f"{agent[:22]:>22}  {'-':>8}  {'-':>7}  {self.amounts.get(agent, '-'):>8}  {why}")
         return "\n".join(lines)
 
     def certificates(self) -> list[Certificate]:
@@ -122,7 +124,9 @@ class PaidStrategy(Strategy):
     "equal", or "score" for each reply's plain score; `sizes` says what each client (by its name in the scores)
     counts for if the server knows. `bar` leaves replies out of the average whose plain score is below that share
     of the median. `identity` names a client by its node; left out, by its key where nodes are authenticated, else
-    by its id. `pages`: a folder for one page a scored round. `options` go to `verax.score`: rule, over, sign, floor.
+    by its id. `pages`: a folder for one page a scored round. `options` go to `verax.score`: rule, over, sign, floor;
+    `features` to `echo.public_features`. `kinship` is what `echo.echo_test` asks of an update before it is paid; None
+    leaves that out.
     """
 
     def __init__(
@@ -145,6 +149,7 @@ class PaidStrategy(Strategy):
         seed: int = 0,
         options: Mapping[str, Any] | None = None,
         features: Mapping[str, Any] | None = None,
+        kinship: float | None = KINSHIP,
     ) -> None:
         if protocol not in PROTOCOLS:
             raise OptionError(f"protocol is {protocol!r}; choose one of {', '.join(PROTOCOLS)}")
@@ -161,6 +166,7 @@ class PaidStrategy(Strategy):
         self.name, self.identity, self.pages = name, identity, None if pages is None else Path(pages)
         self.report_timeout, self.seed = report_timeout, seed
         self.options, self.features = dict(options or {}), dict(features or {})
+        self.kinship = kinship
         self.outcomes: list[Outcome] = []
         self._history: list[Model] = []
         self._asked: set[int] = set()
@@ -318,17 +324,18 @@ class PaidStrategy(Strategy):
         if len(replies) < 2:
             raise InputError(f"{len(replies)} replies can be scored; two at least are needed")
         reports = self._reports(replies)
-        public, unpaid = None, {}
-        if self.protocol == "every":
-            public = self._public()
-            unpaid = self._echoes(replies)
-        scores = score(reports, self.gold, public, **self.options)
+        public = self._public() if self.protocol == "every" else None
+        unpaid = self._echoes(replies)
+        payable = reports.only(*(i for i, agent in enumerate(reports.agents) if agent not in unpaid))
+        enough = len(payable.agents) > 1
+        scores = score(payable, self.gold, public, **self.options) if enough else None
         if self.payroll is None:
             return Outcome(server_round, scores, dropped=dropped, unpaid=unpaid)
         name = f"{self.name}-{server_round}"
         amounts = self._paid(name, reports, public, tuple(sorted(unpaid)))
-        twins = {c.agent: c.why for c in copies(reports, 0.95) if c.verdict == "fails" and c.agent}
-        return Outcome(server_round, scores, amounts, dropped, (twins if self.payroll.copies else {}) | unpaid, name)
+        twins = copies(payable, 0.95) if self.payroll.copies and enough else []
+        shared = {c.agent: c.why for c in twins if c.verdict == "fails" and c.agent}
+        return Outcome(server_round, scores, amounts, dropped, shared | unpaid, name)
 
     def _paid(
         self, name: str, reports: Reports, public: npt.NDArray[np.float64] | None, unpaid: tuple[str, ...]
@@ -367,10 +374,10 @@ class PaidStrategy(Strategy):
 
     def _echoes(self, replies: Sequence[_Reply]) -> dict[str, str]:
         """Who sent nothing of its own, by what its update shares with the others'."""
-        if len(replies) < 3:
+        if len(replies) < 3 or self.kinship is None:
             return {}
         now, *before = [list(m.values()) for m in reversed(self._history)]
-        found = echo_test([list(r.model.values()) for r in replies], now, before[::-1])
+        found = echo_test([list(r.model.values()) for r in replies], now, before[::-1], least=self.kinship)
         return {
             r.agent: f"no work of its own can be seen: its update shares {kin.ratio:.1f} with the others', "
             f"where noise shares 1 and {kin.least:g} is asked"

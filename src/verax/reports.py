@@ -134,16 +134,18 @@ class Reports:
             public=None if self.public is None else self.public[chosen],
         )
 
-    def only(self, agent: int) -> Reports:
-        """One agent's reports, without truth or public signal.
+    def only(self, *agents: int) -> Reports:
+        """The reports of some agents, by their places.
 
         >>> Reports.of(labels=[[0, 1], [1, 1]], agents=["ann", "bob"]).only(1).agents
         ('bob',)
         """
-        rows = None if self.probabilities is None else self.probabilities[agent : agent + 1]
-        one = self.labels[agent : agent + 1]
+        chosen = list(agents)
         return replace(
-            self, labels=one, agents=self.agents[agent : agent + 1], probabilities=rows, truth=None, public=None
+            self,
+            labels=self.labels[chosen],
+            agents=tuple(self.agents[i] for i in chosen),
+            probabilities=None if self.probabilities is None else self.probabilities[chosen],
         )
 
     def with_truth(self, truth: npt.ArrayLike | Mapping[str, str], source: str = "the truth") -> Reports:

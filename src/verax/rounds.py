@@ -63,7 +63,7 @@ class Spec:
     `kind` is batch or market. `truth` (a class number a task, -1 unknown) and `public` (a stratum, or a
     list of numbers, a task) are optional; `scale` is what a market pays for one unit of score, in major
     units, the budget if not given. `copies` pays agents that are copies of one another as one; `unpaid`
-    names agents that are scored, and are references, but are paid nothing; `significance` pays only scores
+    names agents that handed in a report and take no part: not paid, and no reference; `significance` pays only scores
     that many standard errors above 0.
 
     >>> Spec("r1", ("t1", "t2"), ("cat", "dog"), "100.00").digest[:8]
@@ -202,14 +202,32 @@ def settlement(spec: Spec, submissions: Sequence[tuple[str, Mapping[str, Any]]],
     seed = hashlib.sha256(f"{root}:{secret}".encode()).hexdigest() if spec.over == "one" else None
     truth = None if spec.truth is None else np.array(spec.truth)
     reports = _reports(spec, submissions)
+    nothing = dict.fromkeys(reports.agents, 0)
+    reports = reports.only(*(i for i, agent in enumerate(reports.agents) if agent not in spec.unpaid))
+    if len(reports.agents) < (2 if truth is None else 1):
+        return Settlement(nothing, None, secret, root)
+    groups = clusters_of(to_json(copies(reports, 0.95))) if spec.copies else []
+    alike = _first_of_each(reports.agents, groups)
     scores = score(
-        reports, truth, rule=spec.rule, over=spec.over, sign=spec.sign, floor=spec.floor, seed=seed, backend="numpy"
-    )  # numpy: what is not label against label is then summed in one order wherever it is computed again
+        reports.only(*sorted({*alike.values()})), truth,
+        rule=spec.rule, over=spec.over, sign=spec.sign, floor=spec.floor, seed=seed, backend="numpy",
+    )  # fmt: skip
+    # numpy: what is not label against label is then summed in one order wherever it is computed again
+    scores = replace(
+        scores, scores=tuple(replace(scores[reports.agents[i]], agent=agent) for agent, i in alike.items())
+    )
     paid = pay(
         _payable(scores, spec), budget=spec.budget, currency=spec.currency, scheme=spec.scheme,
-        min_tasks=spec.min_tasks, clusters=clusters_of(to_json(copies(reports, 0.95))) if spec.copies else (),
+        min_tasks=spec.min_tasks, clusters=groups,
     )  # fmt: skip
-    return Settlement({p.agent: p.amount for p in paid.payments}, scores.to_json(), secret, root)
+    return Settlement(nothing | {p.agent: p.amount for p in paid.payments}, scores.to_json(), secret, root)
+
+
+def _first_of_each(agents: Sequence[str], groups: Sequence[set[str]]) -> dict[str, int]:
+    """The agent whose report stands for each one's: its own, or the first of its copies, which is no peer of theirs."""
+    place = {agent: i for i, agent in enumerate(agents)}
+    stands = place | {agent: place[min(group)] for group in groups for agent in group}
+    return stands if len({*stands.values()}) > 1 else place  # all copies of one: there is nobody else to compare with
 
 
 def _payable(scores: Scores, spec: Spec) -> Scores:
@@ -217,8 +235,7 @@ def _payable(scores: Scores, spec: Spec) -> Scores:
     least = -math.inf if spec.significance is None else spec.significance
 
     def paid(s: Score) -> bool:
-        sure = s.score is None or s.stderr is None or s.score >= least * s.stderr
-        return sure and s.agent not in spec.unpaid
+        return s.score is None or s.stderr is None or s.score >= least * s.stderr
 
     return replace(scores, scores=tuple(s if paid(s) else replace(s, score=None) for s in scores.scores))
 
