@@ -41,21 +41,18 @@ def _packed(labels, classes):  # type: ignore[no-untyped-def]
 
 @compiled
 def _held(labels, classes):  # type: ignore[no-untyped-def]
-    """How often each agent said each label: bytes compared, their hits summed as bytes while they fit."""
+    """How often each agent said each label: the same counters, over 63 tasks at a time."""
     agents, tasks = labels.shape
     held = np.zeros((agents, classes), np.int64)
+    one, low = np.uint64(1), np.uint64(63)
     for i in range(agents):
-        last = tasks
-        for start in range(0, tasks, 255):
-            row = labels[i, start : min(tasks, start + 255)]
-            for k in range(classes - 1):
-                hits = np.uint8(0)
-                for n in range(row.size):
-                    hits = np.uint8(hits + np.uint8(row[n] == k))
-                held[i, k] += hits
-        for k in range(classes - 1):
-            last -= held[i, k]
-        held[i, classes - 1] = last
+        for start in range(0, tasks, 63):
+            row = labels[i, start : min(tasks, start + 63)]
+            word = np.uint64(0)
+            for n in range(row.size):
+                word += one << np.uint64(np.uint8(6) * np.uint8(row[n]))
+            for k in range(classes):
+                held[i, k] += np.int64((word >> np.uint64(6 * k)) & low)
     return held
 
 
