@@ -135,6 +135,8 @@ def test_batches_of_tasks_score_as_the_whole(case):
     for seed in (case, case + 99, case + 198, case + 297):
         reports, options, truth = world(seed)
         given = "sign" in options and not isinstance(options["sign"], str)
+        if truth is not None:
+            options["against"] = [None, "peers", "hybrid"][seed // 7 % 3]
         batches = cut(reports, default_rng(seed), 1 + case % 5, given)
         whole = verax.score(reduce(add, batches), truth, **options)
         try:
@@ -193,8 +195,8 @@ KINDS = ["long.csv", "wide.csv", "long.parquet", "wide.parquet", "groups.parquet
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_files_of_every_kind_score_as_the_files_read_whole(kind, tmp_path, monkeypatch):
-    monkeypatch.setattr(shards, "_BLOCK", 40)
-    monkeypatch.setattr(shards, "_SHARD", 60)
+    for name, small in {"_BLOCK": 40, "_SHARD": 60, "_LEAST_TASKS": 1}.items():
+        monkeypatch.setattr(shards, name, small)
     done = 0
     for case in range(40):
         reports, options, truth = world(case)
@@ -218,6 +220,7 @@ def test_files_of_every_kind_score_as_the_files_read_whole(kind, tmp_path, monke
 
 def test_a_single_npy_is_reports_of_numbered_agents_and_tasks(tmp_path, monkeypatch):
     monkeypatch.setattr(shards, "_SHARD", 100)
+    monkeypatch.setattr(shards, "_LEAST_TASKS", 5)
     labels = default_rng(3).integers(-1, 4, (5, 200)).astype(np.int16)
     np.save(tmp_path / "labels.npy", labels)
     found = find(tmp_path / "labels.npy")

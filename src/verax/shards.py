@@ -30,6 +30,7 @@ Digests = npt.NDArray[np.uint64]
 _BLOCK = 2**22  # cells read at once: what bounds memory
 _SHARD = 2**23  # cells that make a shard of small row groups or of an array: what is handed to one worker at a time
 _MOST_TASKS = 2**16  # names in memory at once
+_LEAST_TASKS = 128  # of labels in arrays, however many agents there are, for these are named with every block
 
 
 @dataclass(frozen=True)
@@ -133,9 +134,13 @@ def read(shard: Shard) -> Iterator[Reports]:
     return iter([files.read(shard.path, classes=shard.classes)])
 
 
-def _rows_at_once(each: int) -> int:
+def _rows_at_once(each: int, least: int = 1) -> int:
     """Tasks of a block, where each has so many cells."""
-    return max(1, min(_MOST_TASKS, _BLOCK // max(each, 1)))
+    return max(least, min(_MOST_TASKS, _BLOCK // max(each, 1)))
+
+
+def _least(arrays: Mapping[str, Array]) -> int:
+    return 1 if "probabilities" in arrays else _LEAST_TASKS
 
 
 # Parquet
@@ -403,7 +408,10 @@ def _of_arrays(path: str, classes: tuple[str, ...] | None) -> Iterator[Shard]:
         yield Shard(path, classes=classes)
         return
     tasks, each = sliced
-    step, agents = max(1, _SHARD // max(each, 1)), len(mapped["labels" if "labels" in mapped else "probabilities"])
+    step, agents = (
+        max(4 * _least(mapped), _SHARD // max(each, 1)),
+        len(mapped["labels" if "labels" in mapped else "probabilities"]),
+    )
     for start in range(0, max(tasks, 1), step):
         stop = min(start + step, tasks)
         yield Shard(path, start, stop, classes=classes, size=(agents, stop - start))
@@ -434,7 +442,7 @@ def _read_arrays(shard: Shard) -> Iterator[Reports]:
         raise OptionError(f"{path}: a public signal cannot be taken out shard by shard; score the file whole")
     tasks, each = sliced
     stop = tasks if shard.stop is None else shard.stop
-    for start in range(shard.start, max(stop, 1), step := _rows_at_once(each)):
+    for start in range(shard.start, max(stop, 1), step := _rows_at_once(each, _least(arrays))):
         yield _slice(arrays, path, start, min(start + step, stop), shard.classes)
 
 
