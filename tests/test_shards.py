@@ -160,6 +160,14 @@ def test_tallies_merge_in_any_grouping_to_the_same_scores():
         assert left.scores(again=batches) == one.scores(again=batches)
 
 
+def test_a_tally_that_refuses_a_batch_is_as_it_was_before():
+    one, gap = Reports.of(labels=[[0, 1, 1], [0, 1, 0]]), Reports.of(labels=[[0, 1]], tasks=["a", "b"])
+    found = Tally().update(one)
+    with pytest.raises(tally.Abstained):
+        found.update(gap)
+    assert found.scores(again=[one]) == verax.score(one)
+
+
 def test_tallies_of_different_mechanisms_do_not_merge():
     for other in (Tally(Options("ca")), Tally(pairs=True), Tally(truth={"a": "b"})):
         with pytest.raises(OptionError, match="made for different mechanisms"):
@@ -385,6 +393,18 @@ def test_a_damaged_shard_is_refused_and_nothing_is_scored(tmp_path):
     (tmp_path / "r.npy").write_bytes(b"not an array")
     with pytest.raises(InputError, match=r"r.npy: not a NumPy file of one plain array"):
         find(tmp_path / "r.npy")
+
+
+def test_a_shard_that_changes_between_the_looks_is_refused(tmp_path):
+    for i in range(3):
+        (tmp_path / f"{i}.csv").write_text(f"task,ann,bob\nt{i},a,b\nu{i},b,b\n")
+
+    def progress(done, total):
+        if done == 3:
+            (tmp_path / "1.csv").write_text("task,ann,bob\nt1,b,b\nu1,a,b\n")
+
+    with pytest.raises(InputError, match=r"1.csv: it changed between two looks"):
+        score_shards(find(tmp_path / "*.csv"), progress=progress)
 
 
 def test_what_is_no_sum_over_tasks_says_to_score_whole(tmp_path):

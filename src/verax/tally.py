@@ -7,10 +7,12 @@ scores are those of the whole to the last bit. `score_shards` tallies shards whe
 from __future__ import annotations
 
 import math
+import os
 import pickle
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future
+from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
@@ -81,25 +83,14 @@ class _Held:
         """Add what was tallied of other tasks."""
         frame = self.frame if _same(self.frame, other.frame) else self.frame + other.frame
         mine, theirs = self._moved(frame), other._moved(frame)
-        self.answered = mine.answered + theirs.answered
-        for name in ("truth", "peers"):
-            own, more = getattr(mine, name), getattr(theirs, name)
-            if own is None:
-                own = deepcopy(more)
-            elif more is not None:
-                own.add(more)
-            setattr(self, name, own)
-        self.frame = frame
-        self.tasks, self.known, self.by_peers = (
-            getattr(self, name) + getattr(other, name) for name in ("tasks", "known", "by_peers")
-        )
-        self.sources = self.sources + other.sources
-        self.check_answers()
-
-    def check_answers(self) -> None:
-        """Sums over all peers together are right only where nobody abstains."""
-        if self.peers is not None and self.peers.together and (self.answered[2] < self.by_peers).any():
+        answered, by_peers = mine.answered + theirs.answered, self.by_peers + other.by_peers
+        together = any(s is not None and s.together for s in (mine.peers, theirs.peers))
+        if together and (answered[2] < by_peers).any():
             raise Abstained("somebody left out a task: tally with pairs=True")
+        self.frame, self.answered, self.by_peers = frame, answered, by_peers
+        self.truth, self.peers = _sum(mine.truth, theirs.truth), _sum(mine.peers, theirs.peers)
+        self.tasks, self.known = self.tasks + other.tasks, self.known + other.known
+        self.sources = self.sources + other.sources
 
     def _moved(self, frame: Reports) -> _Held:
         """The same over the agents and classes of a larger frame."""
@@ -123,6 +114,14 @@ class _Held:
         for place in np.nonzero(every[order][1:] == every[order][:-1])[0].tolist():
             first, second = source[order[place : place + 2]].tolist()
             yield self.sources[first][0], self.sources[second][0], int(every[order[place]])
+
+
+def _sum(own: sums.Sums | None, more: sums.Sums | None) -> sums.Sums | None:
+    if own is None:
+        return deepcopy(more)
+    if more is not None:
+        own.add(more)
+    return own
 
 
 def _same(one: Reports, other: Reports) -> bool:
@@ -449,6 +448,7 @@ def score_shards(
     if not shards:
         raise InputError("no shards to score; name at least one file")
     told = progress or (lambda done, total: None)
+    before = _stamps(shards)
     first = Tally(options, truth)
     try:
         tally = _tallied(first, shards, executor, told)
@@ -464,7 +464,19 @@ def score_shards(
     for done, found in enumerate(_each(partial(_looked, second), shards, executor), start=1):
         total = added([total, found])
         told(len(shards) + done, 2 * len(shards))
+    for path, stamp in _stamps(shards).items():
+        if stamp != before.get(path):
+            raise InputError(f"{path}: it changed between two looks at it; let nobody write to it and start again")
     return tally.scored(total)
+
+
+def _stamps(shards: Sequence[Shard]) -> dict[str, object]:
+    """By which a file that changes is noticed; a file that only others can see is theirs to mind."""
+    found: dict[str, object] = {}
+    for path in {shard.path for shard in shards}:
+        with suppress(OSError):
+            found[path] = os.stat(path).st_size, os.stat(path).st_mtime_ns
+    return found
 
 
 def _tallied(
