@@ -181,7 +181,7 @@ def _in_shards(
     if any(is_pattern(str(path)) for path in reports):
         return True
     if (
-        sum(path.stat().st_size for path in reports if path.is_file()) <= _LARGE
+        sum(os.path.getsize(path) for path in reports if os.path.isfile(path)) <= _LARGE
         or public is not None
         or html is not None
     ):

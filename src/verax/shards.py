@@ -91,7 +91,7 @@ def matches(pattern: str | os.PathLike[str]) -> list[str]:
     text = os.fspath(pattern)
     if not is_pattern(text):
         return [text]
-    found = sorted(path for path in glob.glob(text, recursive=True) if not Path(path).is_dir())
+    found = sorted(path for path in glob.glob(text, recursive=True) if not os.path.isdir(path))
     if not found:
         raise InputError(f"{text}: no file matches this pattern; check the folder and the ending")
     return found
@@ -103,7 +103,7 @@ def is_pattern(text: str) -> bool:
     >>> is_pattern("shards/*.parquet"), is_pattern("reports.csv")
     (True, False)
     """
-    return glob.has_magic(text) and not Path(text).exists()
+    return glob.has_magic(text) and not os.path.exists(text)
 
 
 def _shards(path: str, classes: tuple[str, ...] | None) -> Iterator[Shard]:
@@ -113,7 +113,7 @@ def _shards(path: str, classes: tuple[str, ...] | None) -> Iterator[Shard]:
     elif ending in (".npz", ".npy"):
         yield from _of_arrays(path, classes)
     else:
-        if not Path(path).exists() or Path(path).is_dir():
+        if not os.path.exists(path) or os.path.isdir(path):
             files.read(path)  # which says so
         yield Shard(path, classes=classes)
 
