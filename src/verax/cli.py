@@ -201,7 +201,7 @@ def _sign_of_classes(sign: str | None, classes: str | None) -> Any:
     from verax import files
     from verax.mechanisms import SIGNS
 
-    if sign is None or sign in SIGNS or not Path(sign).exists():
+    if sign is None or sign in SIGNS or not os.path.exists(sign):
         return sign
     if classes is None:
         raise OptionError("a sign matrix over shards needs all classes beforehand; name them with --classes")
