@@ -149,7 +149,7 @@ def test_totals_are_the_definition_for_a_sign_given_learned_here_or_on_the_other
 
 @pytest.mark.parametrize("block", range(5))
 def test_phi_is_the_definition_to_rounding(block):
-    for seed in range(30 * block, 30 * block + 30):
+    for seed in range(18 * block, 18 * block + 18):
         c = case(seed)
         one, skip = np.zeros_like(c.half), np.arange(len(c.rows)) % len(c.columns) - seed % 2
         for sign, half in ((c.sign, None), ("plugin", None), ("split", c.half)):
@@ -202,6 +202,30 @@ def test_more_tasks_than_a_chunk_are_counted_in_chunks():
             assert np.array_equal(found, paid(expected, "split"))
             found = kernels.phi(labels[:1], labels, classes, "split", half, skip=np.array([0]), engine=engine)
             assert close(found, influence(c, "split", half, expected[:1], np.array([0]))[:1])
+
+
+def test_more_labels_than_a_byte_holds():
+    rng = np.random.default_rng(7)
+    labels = rng.integers(-1, 200, (3, 500)).astype(np.int16)
+    c = Case(labels, labels, 200, zero := np.zeros(500, dtype=np.int64), 1, zero, rng.integers(0, 2, (200, 200)))
+    expected, skip = counted(c, zero, 1), np.arange(3)
+    for engine in ENGINES:
+        assert np.array_equal(kernels.counts(labels, labels, 200, engine=engine), expected)
+        for sign in ("plugin", c.sign):
+            found = kernels.totals(labels, labels, 200, sign, engine=engine)
+            assert np.array_equal(found, paid(expected, sign))
+        found = kernels.phi(labels, labels, 200, "plugin", skip=skip, engine=engine)
+        assert close(found, influence(c, "plugin", zero, expected, skip))
+
+
+def test_few_agents_on_very_many_tasks_are_counted_in_runs():
+    rng = np.random.default_rng(6)
+    labels = rng.integers(-1, 4, (2, 2**20 + 77)).astype(np.int8)
+    part = rng.integers(0, 3, labels.shape[1])
+    c = Case(labels[:1], labels[1:], 4, part, 3, part, np.eye(4, dtype=np.int64))
+    expected = counted(c, part, 3)
+    for engine in (Engine(b, threads) for b in BACKENDS for threads in (1, 2)):
+        assert np.array_equal(kernels.counts(c.rows, c.columns, 4, part, 3, engine), expected), engine
 
 
 def test_every_way_of_counting_with_numpy_gives_the_same():

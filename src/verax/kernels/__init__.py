@@ -169,21 +169,22 @@ def _check_sign(sign: Sign, half: Ints | None, classes: int) -> Sign:
     return matrix.astype(np.int8)
 
 
-# What a pair costs, in nanoseconds a task, with L labels: measured on one core of an AMD EPYC (Zen 4), NumPy 2.4,
-# numba 0.68. Importing numba and loading its kernels takes 0.7 s, compiling them the first time 5 s more.
-_WORTH_COMPILING = 1.5
-_WORTH_A_DEVICE = 5.0
+# Seconds saved. Measured on one core of an AMD EPYC (Zen 4) with NumPy 2.4 and numba 0.68: importing numba and loading
+# its kernels takes 0.7 s, compiling them, once a machine, 8 s more; importing torch takes 2 s.
+_WORTH_CALLING, _WORTH_LOADING, _WORTH_A_DEVICE = 0.05, 1.5, 5.0
 
 
 def _seconds(work: str, rows: Labels, columns: Labels, classes: int) -> tuple[float, float]:
-    """About what NumPy and numba would take."""
-    planes, most = classes - 1, {"counts": 1.0, "totals": 1.0, "given": 1.0, "phi": 1.0, "sums": 0.0}[work]
-    by_numpy = most * min(0.013 * planes * (planes + 1), 0.5 + 0.04 * classes, 2.0)
-    by_numba = most * min(0.00085 * planes**2, 0.45)
+    """About what NumPy and numba would take on that core; nanoseconds a pair and task, whatever their number."""
+    planes = classes - 1
+    by_numpy = min(0.013 * planes * (planes + 1), 0.5 + 0.04 * classes, 2.0)
+    by_numba = min(0.001 * planes**2, 0.5)
     if work == "given":
-        by_numpy, by_numba = min(by_numpy, 0.03 * classes), min(by_numba, 0.0014 * classes)
+        by_numba = min(by_numba, 0.002 * classes)
+    if work == "sums":
+        by_numpy = by_numba = 0.0
     if work in ("phi", "sums"):
-        by_numpy, by_numba = by_numpy + 1.5, by_numba + 0.3
+        by_numpy, by_numba = by_numpy + 2.5, by_numba + 0.3
     pairs = len(rows) * len(columns) * rows.shape[1] * (0.5 if rows is columns and work != "phi" else 1.0)
     return pairs * by_numpy * 1e-9, pairs * by_numba * 1e-9
 
@@ -208,7 +209,7 @@ def _quickest(engine: Engine, work: str, rows: Labels, columns: Labels, classes:
     least = min(by_numpy, by_numba if fast else by_numpy)
     if work in ("counts", "totals", "given") and least > _WORTH_A_DEVICE and _device():
         return "torch"
-    return "numba" if fast and by_numpy - by_numba > (0.0 if loaded else _WORTH_COMPILING) else "numpy"
+    return "numba" if fast and by_numpy - by_numba > (_WORTH_CALLING if loaded else _WORTH_LOADING) else "numpy"
 
 
 def _device() -> bool:

@@ -13,6 +13,7 @@ totals or tables are made of them before the next come.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -33,9 +34,11 @@ cgutils: Any = untyped_cgutils
 LANES = 8
 _WORD = 64
 _SIDE = 3  # planes of a block: nine sums stay in registers
+_L1_WORDS = 320  # of eight columns that stay in the innermost cache
 _ROWS = 8  # met with a group before the next group comes
 _CACHE = 2**19  # bytes of counts made at once
 _CHUNK = 2**17  # tasks whose planes are made at once
+_LONG = 2**20  # tasks of a histogram, and enough for a thread of their own
 _MOST_NARROW = 127  # labels that fit int8
 _ALL = np.uint64(2**64 - 1)
 _GIVEN, _PLUGIN, _SPLIT = 0, 1, 2
@@ -215,8 +218,8 @@ def _planes(labels, said, order, starts, planes, margins):  # type: ignore[no-un
 @compiled
 def _meet(x, y, starts, skipped, cells):  # type: ignore[no-untyped-def]
     """What the planes x (rows, Px, words, 1) share with y (groups, Py, words, 8), a part at a time."""
-    height, width, words, stride = x.shape[1], y.shape[1], x.shape[2], cells.shape[4] // 8
-    step, tall, broad = max(8, 320 // width), (height + 2) // 3, (width + 2) // 3
+    height, width, words, stride = x.shape[1], y.shape[1], x.shape[2], cells.shape[4] // LANES
+    step, tall, broad = max(8, _L1_WORDS // width), -(-height // _SIDE), -(-width // _SIDE)
     for r in range(cells.shape[0]):
         for g in range(skipped[r], cells.shape[1]):
             row, columns = x[r].ctypes.data, y[g].ctypes.data
@@ -232,8 +235,9 @@ def _meet(x, y, starts, skipped, cells):  # type: ignore[no-untyped-def]
                         for d in range(broad):
                             m, after = width * d // broad, width * (d + 1) // broad
                             meet_planes(
-                                below - k, after - m, row + 8 * (k * words + first), columns + 64 * (m * words + first),
-                                words, count, out + 64 * (k * stride + m), stride,
+                                below - k, after - m, row + 8 * (k * words + first),
+                                columns + 8 * LANES * (m * words + first), words, count,
+                                out + 8 * LANES * (k * stride + m), stride,
                             )  # fmt: skip
 
 
@@ -246,11 +250,11 @@ def _put_margins(cells, rows, columns, sizes, skipped):  # type: ignore[no-untyp
             for h in range(cells.shape[2]):
                 c = cells[r, g, h]
                 for k in range(last):
-                    for t in range(8):
-                        c[k, 8 * last + t] = rows[r, 0, h, k]
-                        c[last, 8 * k + t] = columns[g, t, h, k]
-                for t in range(8):
-                    c[last, 8 * last + t] = sizes[h]
+                    for t in range(LANES):
+                        c[k, LANES * last + t] = rows[r, 0, h, k]
+                        c[last, LANES * k + t] = columns[g, t, h, k]
+                for t in range(LANES):
+                    c[last, LANES * last + t] = sizes[h]
 
 
 @compiled
@@ -262,8 +266,8 @@ def _complete(cells, skipped):  # type: ignore[no-untyped-def]
             for h in range(cells.shape[2]):
                 c = cells[r, g, h]
                 for k in range(last):
-                    for t in range(8):
-                        c[last, 8 * last + t] -= c[k, 8 * last + t]
+                    for t in range(LANES):
+                        c[last, LANES * last + t] -= c[k, LANES * last + t]
                 _take_from_last(c)
 
 
@@ -272,12 +276,12 @@ def _take_from_last(c):  # type: ignore[no-untyped-def]
     """Take the other cells of each row and column from its last; in an order where no sum waits for its neighbour's."""
     last = c.shape[0] - 1
     for k in range(last):
-        for m in range(8 * last):
+        for m in range(LANES * last):
             c[last, m] -= c[k, m]
     for m in range(last):
         for k in range(last + 1):
-            for t in range(8):
-                c[k, 8 * last + t] -= c[k, 8 * m + t]
+            for t in range(LANES):
+                c[k, LANES * last + t] -= c[k, LANES * m + t]
 
 
 @compiled
@@ -356,8 +360,7 @@ class Counter:
 
     def side(self, labels: Labels, first: int, lanes: int) -> Side:
         """Agents with their planes, in lanes."""
-        narrow = _narrow(labels, self.classes)
-        return Side.of(narrow, first, self.tasks, self.said, lanes)
+        return Side.of(_narrow(labels, self.classes), first, self.tasks, self.said, lanes)
 
     def batches(self, rows: Labels, tile: Side, engine: Engine, work: Work) -> None:
         """Count the pairs of all rows and a tile, as many at a time as stay in cache, and give them to `work`."""
@@ -423,15 +426,15 @@ def _add_counts(cells, i, j, columns, skipped, way, found):  # type: ignore[no-u
     for r in range(rows):
         for g in range(skipped[r], groups):
             for t in range(min(lanes, columns - g * lanes)):
-                a, b = i + r, j + g * lanes + t
+                p, q = i + r, j + g * lanes + t
                 for h in range(parts):
                     for k in range(classes):
-                        for m in range(classes):
-                            met = cells[r, g, h, k, m * lanes + t]
-                            if way == 0 or (way == 1 and a <= b):
-                                found[a, b, h, k, m] += met
-                            if way == 2 or (way == 1 and a < b):
-                                found[b, a, h, m, k] += met
+                        if way == _PLAIN or (way == _MIRROR and p <= q):
+                            for m in range(classes):
+                                found[p, q, h, k, m] += cells[r, g, h, k, m * lanes + t]
+                        if way == _TURNED or (way == _MIRROR and p < q):
+                            for m in range(classes):
+                                found[q, p, h, m, k] += cells[r, g, h, k, m * lanes + t]
 
 
 def counts(rows: Labels, columns: Labels, classes: int, part: Ints | None, parts: int, engine: Engine) -> Ints:
@@ -441,11 +444,14 @@ def counts(rows: Labels, columns: Labels, classes: int, part: Ints | None, parts
     >>> counts(labels[:1], labels[1:], 2, None, 1, Engine())[0, 0, 0].tolist()
     [[1, 0], [1, 1]]
     """
-    found = np.zeros((len(rows), len(columns), parts, classes, classes), dtype=np.int64)
+    shape, threads = (len(rows), len(columns), parts, classes, classes), engine.threads or cores()
+    if min(shape[:2]) < threads and rows.shape[1] > _LONG and 16 * threads * math.prod(shape) < engine.max_bytes:
+        return _counts_of_runs(rows, columns, classes, part, parts, replace(engine, threads=threads))
+    found = np.zeros(shape, dtype=np.int64)
     way = _MIRROR if rows is columns else _TURNED if len(rows) > len(columns) else _PLAIN
     if way == _TURNED:
         rows, columns = columns, rows
-    for chunk in _chunks(rows.shape[1], engine):
+    for chunk in _chunks(rows.shape[1], len(columns), engine):
         x = rows[:, chunk]
         y = x if way == _MIRROR else columns[:, chunk]
         counter = Counter.of(x, y, classes, None if part is None else part[chunk], parts, way == _MIRROR)
@@ -460,82 +466,108 @@ def counts(rows: Labels, columns: Labels, classes: int, part: Ints | None, parts
     return found
 
 
-def _chunks(tasks: int, engine: Engine) -> Iterator[slice]:
-    """Runs of tasks."""
-    size = max(_WORD**2, min(_CHUNK, engine.max_bytes // 64))
+def _counts_of_runs(rows: Labels, columns: Labels, classes: int, part: Ints | None, parts: int, engine: Engine) -> Ints:
+    """Few pairs on many tasks: each thread counts a run of the tasks, and the counts add up."""
+    threads, tasks = engine.threads or 1, rows.shape[1]
+    found: list[Ints] = [np.empty(0, dtype=np.int64)] * threads
+
+    def count(k: int) -> None:
+        run = slice(tasks * k // threads, tasks * (k + 1) // threads)
+        x = rows[:, run]
+        y = x if rows is columns else columns[:, run]
+        share = replace(engine, threads=1, max_bytes=engine.max_bytes // threads)
+        found[k] = counts(x, y, classes, None if part is None else part[run], parts, share)
+
+    _each(count, range(threads), threads)
+    return np.asarray(sum(found[1:], found[0]))
+
+
+def _chunks(tasks: int, columns: int, engine: Engine) -> Iterator[slice]:
+    """Runs of tasks: as many as stay in cache with the planes of eight columns, more where there are no planes."""
+    size = max(_WORD**2, min(_CHUNK if columns >= LANES else _LONG, engine.max_bytes // 64))
     return (slice(start, min(tasks, start + size)) for start in range(0, tasks, size))
 
 
 @compiled
-def _excess(c, n, a, b, out):  # type: ignore[no-untyped-def]
-    """n C - a b^T of one part (L, lanes * L), and its margins: n (lanes), a (L, lanes), b (L * lanes).
+def _excess(cells, skipped, n, a, b):  # type: ignore[no-untyped-def]
+    """Turn the counts into n C - a b^T in place; n (.., lanes), a (.., L, lanes), b (.., L * lanes) are their margins.
 
-    In eight lanes the last row and column of c are margins still: rows and columns of the result sum to 0.
+    In eight lanes the last row and column hold margins still; those of the result follow, because they sum to 0.
     """
-    if n.size == 8:
-        _excess_from_margins(c, n, a, b, out)
-        return
-    n[0] = 0
-    for m in range(b.size):
-        b[m] = 0
-    for k in range(b.size):
-        a[k, 0] = c[k].sum()
-        n[0] += a[k, 0]
-        for m in range(b.size):
-            b[m] += c[k, m]
-    for k in range(b.size):
-        for m in range(b.size):
-            out[k, m] = n[0] * c[k, m] - a[k, 0] * b[m]
-
-
-@compiled
-def _excess_from_margins(c, n, a, b, out):  # type: ignore[no-untyped-def]
-    last = c.shape[0] - 1
-    for t in range(8):
-        n[t] = a[last, t] = b[8 * last + t] = c[last, 8 * last + t]
-    for k in range(last):
-        for t in range(8):
-            a[k, t], b[8 * k + t] = c[k, 8 * last + t], c[last, 8 * k + t]
-            a[last, t] -= a[k, t]
-            b[8 * last + t] -= b[8 * k + t]
-    for k in range(last):
-        for m in range(last):
-            for t in range(8):
-                out[k, 8 * m + t] = n[t] * c[k, 8 * m + t] - a[k, t] * b[8 * m + t]
-        for t in range(8):
-            out[k, 8 * last + t] = 0
-    for m in range(8 * last + 8):
-        out[last, m] = 0
-    _take_from_last(out)
-
-
-@compiled
-def _add_totals(cells, i, j, columns, skipped, way, learned, sign, total, tasks):  # type: ignore[no-untyped-def]
-    """Put <S, n C - a b^T> and n at (i, j), at (j, i), or at both. S is 1 where its source is positive."""
     rows, groups, parts, classes, width = cells.shape
-    lanes = width // classes
-    over, held = np.empty((parts, classes, width), np.int64), np.empty(width, np.int64)
-    n, a, b = np.empty((parts, lanes), np.int64), np.empty((classes, lanes), np.int64), np.empty(width, np.int64)
     for r in range(rows):
         for g in range(skipped[r], groups):
             for h in range(parts):
-                _excess(cells[r, g, h], n[h], a, b, over[h])
+                c, size, own, other = cells[r, g, h], n[r, g, h], a[r, g, h], b[r, g, h]
+                if width > classes:
+                    _excess_from_margins(c, size, own, other)
+                    continue
+                size[0] = 0
+                for m in range(width):
+                    other[m] = 0
+                for k in range(classes):
+                    held = 0
+                    for m in range(width):
+                        held += c[k, m]
+                        other[m] += c[k, m]
+                    own[k, 0] = held
+                    size[0] += held
+                for k in range(classes):
+                    for m in range(width):
+                        c[k, m] = size[0] * c[k, m] - own[k, 0] * other[m]
+
+
+@compiled
+def _excess_from_margins(c, n, a, b):  # type: ignore[no-untyped-def]
+    last = c.shape[0] - 1
+    for t in range(LANES):
+        n[t] = a[last, t] = b[LANES * last + t] = c[last, LANES * last + t]
+        c[last, LANES * last + t] = 0
+    for k in range(last):
+        for t in range(LANES):
+            a[k, t], b[LANES * k + t] = c[k, LANES * last + t], c[last, LANES * k + t]
+            a[last, t] -= a[k, t]
+            b[LANES * last + t] -= b[LANES * k + t]
+            c[k, LANES * last + t] = c[last, LANES * k + t] = 0
+    for k in range(last):
+        for m in range(last):
+            for t in range(LANES):
+                c[k, LANES * m + t] = n[t] * c[k, LANES * m + t] - a[k, t] * b[LANES * m + t]
+    _take_from_last(c)
+
+
+def _turned_to_excess(cells: Cells, skipped: Ints, lanes: int) -> tuple[Ints, Ints, Ints]:
+    """The cells become n C - a b^T; n, a and b are returned."""
+    shape, classes = cells.shape[:3], cells.shape[3]
+    n, a = np.empty((*shape, lanes), dtype=np.int64), np.empty((*shape, classes, lanes), dtype=np.int64)
+    b = np.empty((*shape, classes * lanes), dtype=np.int64)
+    _excess(cells, skipped, n, a, b)
+    return n, a, b
+
+
+@compiled
+def _add_totals(over, n, i, j, columns, skipped, way, learned, sign, total, tasks):  # type: ignore[no-untyped-def]
+    """Put <S, n C - a b^T> and n at (i, j), at (j, i), or at both. S is 1 where its source is positive."""
+    rows, groups, parts, classes, width = over.shape
+    lanes, held = width // classes, np.empty(width, np.int64)
+    for r in range(rows):
+        for g in range(skipped[r], groups):
             for h in range(parts):
-                source = sign if learned == 0 else over[h if learned == 1 else 1 - h]
+                source = sign if learned == _GIVEN else over[r, g, h if learned == _PLUGIN else 1 - h]
                 for m in range(width):
                     held[m] = 0
                 for k in range(classes):
                     for m in range(width):
-                        held[m] += over[h, k, m] if source[k, m] > 0 else 0
+                        held[m] += over[r, g, h, k, m] if source[k, m] > 0 else 0
                 for t in range(min(lanes, columns - g * lanes)):
                     summed = 0
                     for m in range(classes):
                         summed += held[m * lanes + t]
                     p, q = i + r, j + g * lanes + t
-                    if way != 2:
-                        total[p, q, h], tasks[p, q, h] = summed, n[h, t]
-                    if way != 0:
-                        total[q, p, h], tasks[q, p, h] = summed, n[h, t]
+                    if way != _TURNED:
+                        total[p, q, h], tasks[p, q, h] = summed, n[r, g, h, t]
+                    if way != _PLAIN:
+                        total[q, p, h], tasks[q, p, h] = summed, n[r, g, h, t]
 
 
 def totals(
@@ -559,7 +591,7 @@ def totals(
         rows, columns = columns, rows
         sign = sign if isinstance(sign, str) else sign.T
     counter = Counter.of(rows, columns, classes, half, parts, way == _MIRROR)
-    if not isinstance(sign, str) and not counter.left_out and 0.01 * classes < len(columns) and classes <= _MOST_NARROW:
+    if not isinstance(sign, str) and not counter.left_out and len(columns) > LANES // 2 and classes <= _MOST_NARROW:
         tasks[:] = rows.shape[1]
         into = total[:, :, 0].T if way == _TURNED else total[:, :, 0]
         _given(counter, rows, columns, sign, into, engine)
@@ -568,7 +600,8 @@ def totals(
     for tile in counter.tiles(columns, engine):
 
         def put(side: Side, cells: Cells, j: int, skipped: Ints, end: int = tile.first + len(tile.labels)) -> None:
-            _add_totals(cells, side.first, j, end - j, skipped, way, learned, matrix, total, tasks)
+            n, _, _ = _turned_to_excess(cells, skipped, counter.lanes)
+            _add_totals(cells, n, side.first, j, end - j, skipped, way, learned, matrix, total, tasks)
 
         counter.batches(rows, tile, engine, put)
     return total, tasks
@@ -610,83 +643,71 @@ def _given(
 def _source(sign: Sign, counter: Counter) -> tuple[int, Ints]:
     """How S is found, and S itself in every lane where it is given."""
     if isinstance(sign, str):
-        return (_PLUGIN if sign == "plugin" else _SPLIT), np.empty((0, 0), dtype=np.int64)
+        return _PLUGIN if sign == "plugin" else _SPLIT, np.empty((0, 0), dtype=np.int64)
     return _GIVEN, np.repeat(sign.astype(np.int64), counter.lanes, axis=1)
 
 
 @compiled
 def _repeat(values, out):  # type: ignore[no-untyped-def]
     """The lanes' values, for every label again."""
-    if values.size == 1:
-        for m in range(out.size):
-            out[m] = values[0]
-        return
-    for m in range(out.size // 8):
-        for t in range(8):
-            out[8 * m + t] = values[t]
+    wide = values.size > 1
+    for m in range(out.size):
+        out[m] = values[m % LANES if wide else 0]
 
 
 @compiled
 def _sum_labels(row, out):  # type: ignore[no-untyped-def]
     """Sums over the labels, lane by lane."""
-    if out.size == 1:
-        out[0] = row.sum()
-        return
-    for t in range(8):
-        out[t] = 0
-    for m in range(row.size // 8):
-        for t in range(8):
-            out[t] += row[8 * m + t]
+    for t in range(out.size):
+        held = 0
+        for m in range(t, row.size, out.size):
+            held += row[m]
+        out[t] = held
 
 
 @compiled
-def _centre(cells, j, skip, learned, sign, border, tables):  # type: ignore[no-untyped-def]
+def _centre(over, n, a, b, j, skip, learned, sign, border, tables):  # type: ignore[no-untyped-def]
     """(psi - mean psi) / N of every cell, as `_numpy.centred`, in tables (rows, columns, parts, L, L) with a border."""
-    rows, groups, parts, classes, width = cells.shape
-    lanes = width // classes
-    over, n = np.empty((parts, classes, width), np.int64), np.empty((parts, lanes), np.int64)
-    a, b = np.empty((parts, classes, lanes), np.int64), np.empty((parts, width), np.int64)
-    across, expected, total = np.empty((classes, lanes), np.int64), np.empty(lanes, np.int64), np.empty(lanes, np.int64)
+    rows, groups, parts, classes, width = over.shape
+    lanes, across = width // classes, np.empty((classes, width // classes), np.int64)
+    expected, total = np.empty(lanes, np.int64), np.empty(lanes, np.int64)
     own, down, kept = np.empty(width, np.int64), np.empty(width, np.int64), np.empty(width, np.int64)
     held, whole = np.empty(width, np.int64), np.empty(width, np.int64)
-    share, shares, centred = np.empty(lanes), np.empty(width), np.empty(width)
     for r in range(rows):
         for g in range(groups):
             for h in range(parts):
-                _excess(cells[r, g, h], n[h], a[h], b[h], over[h])
-            for h in range(parts):
-                source = sign if learned == 0 else over[h if learned == 1 else 1 - h]
+                source, size = sign if learned == _GIVEN else over[r, g, h if learned == _PLUGIN else 1 - h], n[r, g, h]
                 for m in range(width):
                     down[m] = held[m] = 0
                 for t in range(lanes):
-                    both = n[:, t].sum()
-                    counted = n[h, t] >= 2 and j + g * lanes + t != skip[r]
-                    share[t] = 1.0 / (float(n[h, t]) * float(n[h, t]) * float(both)) if counted else 0.0
                     expected[t] = 0
                 for k in range(classes):
-                    _repeat(a[h, k], own)
+                    _repeat(a[r, g, h, k], own)
                     for m in range(width):
                         paid = source[k, m] > 0
                         down[m] += own[m] if paid else 0
-                        held[m] += over[h, k, m] if paid else 0
-                        kept[m] = b[h, m] if paid else 0
+                        held[m] += over[r, g, h, k, m] if paid else 0
+                        kept[m] = b[r, g, h, m] if paid else 0
                     _sum_labels(kept, across[k])
                     for t in range(lanes):
-                        expected[t] += a[h, k, t] * across[k, t]
+                        expected[t] += a[r, g, h, k, t] * across[k, t]
                 _sum_labels(held, total)
-                _repeat(n[h], whole)
-                _repeat(share, shares)
+                _repeat(size, whole)
                 for k in range(classes):
                     for t in range(lanes):
-                        across[k, t] = expected[t] - total[t] - n[h, t] * across[k, t]
+                        across[k, t] = expected[t] - total[t] - size[t] * across[k, t]
                     _repeat(across[k], own)
                     for m in range(width):
                         one = whole[m] if source[k, m] > 0 else 0
-                        centred[m] = float(own[m] + whole[m] * (one - down[m])) * shares[m]
+                        kept[m] = own[m] + whole[m] * (one - down[m])
                     for t in range(min(lanes, tables.shape[1] - g * lanes)):
-                        into = tables[r, g * lanes + t, h, k + border]
-                        for m in range(classes):
-                            into[m + border] = centred[m * lanes + t]
+                        both = 0
+                        for other in range(parts):
+                            both += n[r, g, other, t]
+                        if size[t] >= 2 and j + g * lanes + t != skip[r]:
+                            share = 1.0 / (float(size[t]) * float(size[t]) * float(both))
+                            for m in range(classes):
+                                tables[r, g * lanes + t, h, k + border, m + border] = kept[m * lanes + t] * share
 
 
 @compiled
@@ -733,8 +754,8 @@ def _look_up_folded(rows, codes, part, border, fold, tables, found):  # type: ig
     """As `_look_up`, where a byte stands for what two or four columns say: one table of all, fewer look-ups."""
     tasks, (deep, width) = rows.shape[1], tables.shape[2:]
     few = width if fold == 2 else width * width
-    base, pair, all_ = np.empty(tasks, np.uint32), np.empty((2, deep, few)), np.empty((4, deep, few * few))
-    t0, t1, t2, t3 = all_[0].ravel(), all_[1].ravel(), all_[2].ravel(), all_[3].ravel()
+    base, pair, every = np.empty(tasks, np.uint32), np.empty((2, deep, few)), np.empty((4, deep, few * few))
+    t0, t1, t2, t3 = every[0].ravel(), every[1].ravel(), every[2].ravel(), every[3].ravel()
     for r in range(len(rows)):
         _bases(rows[r], part, border, width, few * few, base)
         held = found[r]
@@ -742,11 +763,11 @@ def _look_up_folded(rows, codes, part, border, fold, tables, found):  # type: ig
             for d in range(4):
                 each = tables[r, (c + d) * fold : (c + d + 1) * fold]
                 if fold == 2:
-                    _sum_tables(each[0], each[1], all_[d])
+                    _sum_tables(each[0], each[1], every[d])
                 else:
                     _sum_tables(each[0], each[1], pair[0])
                     _sum_tables(each[2], each[3], pair[1])
-                    _sum_tables(pair[0], pair[1], all_[d])
+                    _sum_tables(pair[0], pair[1], every[d])
             c0, c1, c2, c3 = codes[c], codes[c + 1], codes[c + 2], codes[c + 3]
             for n in range(tasks):
                 at = np.uint64(base[n])
@@ -775,11 +796,12 @@ def phi(
     for tile in counter.tiles(columns, engine):
         codes = _codes(tile.labels, fold, width, border)
 
-        def add(side: Side, cells: Cells, j: int, _: Ints, tile: Side = tile, codes: Codes = codes) -> None:
+        def add(side: Side, cells: Cells, j: int, skipped: Ints, tile: Side = tile, codes: Codes = codes) -> None:
             start, end = j - tile.first, min(len(tile.labels), j - tile.first + cells.shape[1] * counter.lanes)
             who, most = slice(side.first, side.first + len(side.labels)), -(-(end - start) // (4 * fold)) * 4 * fold
             tables = np.zeros((len(side.labels), most, parts, width, width))
-            _centre(cells, j, skip[who], learned, matrix, border, tables[:, : end - start])
+            n, a, b = _turned_to_excess(cells, skipped, counter.lanes)
+            _centre(cells, n, a, b, j, skip[who], learned, matrix, border, tables[:, : end - start])
             if fold > 1:
                 some, flat = codes[start // fold : (start + most) // fold], tables.reshape(len(tables), most, -1, width)
                 _look_up_folded(side.labels, some, counter.tasks.part, border, fold, flat, found[who])
@@ -796,10 +818,10 @@ def _fold(tasks: int, width: int, parts: int) -> int:
 
 
 def _codes(labels: Labels, fold: int, width: int, border: int) -> Codes:
-    """What every so many columns say, as one byte; a multiple of four such."""
+    """What every so many columns say, as one byte; four more at the end, so that four can be read at any."""
     if fold == 1:
         return np.empty((0, labels.shape[1]), dtype=np.uint8)
-    codes = np.zeros((-(-len(labels) // (4 * fold)) * 4, labels.shape[1]), dtype=np.uint8)
+    codes = np.zeros((-(-len(labels) // fold) + 4, labels.shape[1]), dtype=np.uint8)
     for k in range(fold):
         said = labels[k::fold]
         codes *= np.uint8(width)
