@@ -202,14 +202,17 @@ def _kernel(engine: Engine, work: str, rows: Labels, columns: Labels, classes: i
 
 
 def _quickest(engine: Engine, work: str, rows: Labels, columns: Labels, classes: int) -> str:
+    """The backend that will be done first, counting what it takes to load."""
     by_numpy, by_numba = _seconds(work, rows, columns, classes)
     by_numba /= engine.threads or cores()
-    loaded = "verax.kernels._numba" in sys.modules
+    saved = by_numpy - by_numba
+    if saved < _WORTH_CALLING:
+        return "numpy"
     fast = importlib.util.find_spec("numba") is not None
-    least = min(by_numpy, by_numba if fast else by_numpy)
-    if work in ("counts", "totals", "given") and least > _WORTH_A_DEVICE and _device():
+    if work not in ("phi", "sums") and (by_numba if fast else by_numpy) > _WORTH_A_DEVICE and _device():
         return "torch"
-    return "numba" if fast and by_numpy - by_numba > (_WORTH_CALLING if loaded else _WORTH_LOADING) else "numpy"
+    loaded = "verax.kernels._numba" in sys.modules
+    return "numba" if fast and (loaded or saved > _WORTH_LOADING) else "numpy"
 
 
 def _device() -> bool:
