@@ -286,6 +286,30 @@ def test_every_round_pays_what_is_not_public(tmp_path):
     assert sum(outcome.amounts[str(i)] for outcome in paid.outcomes for i in range(1, 7)) > 0
 
 
+def test_what_the_server_can_imitate_is_public_too():
+    """A rider that trains on the pool with its own answers is one of the server's imitations, and is told apart."""
+    x, _ = task.digits()
+    pool = x[-500:][:300]
+
+    def student(model):
+        return task.trained(model, pool, task.probabilities(model, pool).argmax(1), steps=30)
+
+    def rider(message):
+        return replied(message, student(sent(message)))
+
+    asked = []
+
+    def imitate(broadcasts):
+        asked.append(len(broadcasts))
+        return [[student(broadcasts[-1])]]
+
+    clients = {i + 1: honest(i, steps=30) for i in range(5)} | {6: rider}
+    paid = strategy(protocol="every", imitate=imitate)
+    run(paid, clients, rounds=2)
+    assert asked == [1, 2]
+    assert all("6" in outcome.unpaid for outcome in paid.outcomes)
+
+
 def test_gold_labels_take_part_in_the_score():
     _, y = task.digits()
     gold = {n: int(y[-500 + n]) for n in range(100)}

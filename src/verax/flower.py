@@ -126,7 +126,8 @@ class PaidStrategy(Strategy):
     of the median. `identity` names a client by its node; left out, by its key where nodes are authenticated, else
     by its id. `pages`: a folder for one page a scored round. `options` go to `verax.score`: rule, over, sign, floor;
     `features` to `echo.public_features`. `kinship` is what `echo.echo_test` asks of an update before it is paid; None
-    leaves that out.
+    leaves that out. `imitate(broadcasts)` gives groups of models that the server makes itself without anybody's
+    labels, such as the broadcast trained on the pool with random labels; what they hold is public too.
     """
 
     def __init__(
@@ -150,6 +151,7 @@ class PaidStrategy(Strategy):
         options: Mapping[str, Any] | None = None,
         features: Mapping[str, Any] | None = None,
         kinship: float | None = KINSHIP,
+        imitate: Callable[[Sequence[Model]], Sequence[Sequence[Model]]] | None = None,
     ) -> None:
         if protocol not in PROTOCOLS:
             raise OptionError(f"protocol is {protocol!r}; choose one of {', '.join(PROTOCOLS)}")
@@ -166,9 +168,10 @@ class PaidStrategy(Strategy):
         self.name, self.identity, self.pages = name, identity, None if pages is None else Path(pages)
         self.report_timeout, self.seed = report_timeout, seed
         self.options, self.features = dict(options or {}), dict(features or {})
-        self.kinship = kinship
+        self.kinship, self.imitate = kinship, imitate
         self.outcomes: list[Outcome] = []
         self._history: list[Model] = []
+        self._made: tuple[int, Sequence[Sequence[Model]]] | None = None
         self._asked: set[int] = set()
         self._names: dict[int, str] = {}
         self._key = "arrays"
@@ -360,30 +363,46 @@ class PaidStrategy(Strategy):
         rounds.seal(name)
         return rounds.settle(name).amounts
 
-    def _public(self) -> npt.NDArray[np.float64] | None:
-        """What the broadcasts so far say about the pool; nothing before the first of them knew anything."""
-        now, *before = [list(m.values()) for m in reversed(self._history)]
+    def _public(self) -> npt.NDArray[np.float64]:
+        """What the broadcasts so far, and imitations of work, say about the pool."""
         names = list(self._history[-1])
 
         def rows(weights: list[npt.NDArray[Any]], pool: Any) -> npt.NDArray[Any]:
             said = np.asarray(self.predict(dict(zip(names, weights, strict=True)), pool))
             return said if said.ndim == 2 else np.eye(len(self.classes))[said]
 
-        found: npt.NDArray[np.float64] = public_features(rows, now, before[::-1], self.pool, self.seed, **self.features)
+        *before, now = map(_weights, self._history)
+        groups = [[_weights(model) for model in group] for group in self._imitated()]
+        found: npt.NDArray[np.float64] = public_features(
+            rows, now, before, self.pool, self.seed, imitations=groups, **self.features
+        )
         return found
 
     def _echoes(self, replies: Sequence[_Reply]) -> dict[str, str]:
         """Who sent nothing of its own, by what its update shares with the others'."""
         if len(replies) < 3 or self.kinship is None:
             return {}
-        now, *before = [list(m.values()) for m in reversed(self._history)]
-        found = echo_test([list(r.model.values()) for r in replies], now, before[::-1], least=self.kinship)
+        *before, now = map(_weights, self._history)
+        made = [_weights(model) for group in self._imitated() for model in group]
+        found = echo_test([_weights(r.model) for r in replies], now, before, imitations=made, least=self.kinship)
         return {
             r.agent: f"no work of its own can be seen: its update shares {kin.ratio:.1f} with the others', "
             f"where noise shares 1 and {kin.least:g} is asked"
             for r, kin in zip(replies, found, strict=True)
             if not kin.worked
         }
+
+    def _imitated(self) -> Sequence[Sequence[Model]]:
+        """The groups of models that `imitate` makes in this round, made once; only where everybody knows something."""
+        if self.imitate is None or self.protocol != "every":
+            return ()
+        if self._made is None or self._made[0] != len(self._history):
+            self._made = len(self._history), self.imitate(self._history)
+        return self._made[1]
+
+
+def _weights(model: Model) -> list[npt.NDArray[Any]]:
+    return list(model.values())
 
 
 def _gold(gold: npt.ArrayLike | Mapping[int, int] | None, tasks: int, classes: int) -> npt.NDArray[np.int64] | None:
