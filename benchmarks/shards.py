@@ -3,8 +3,9 @@
     python benchmarks/shards.py [--runs 5] [--out benchmarks/results/shards.json]
 
 100 agents x 10^6 tasks, 10 classes, ten wide files of text labels. Every figure is the median of the runs with the
-least and the most, each in a fresh process. Memory is the most that any process held resident, as the system counts
-it. The Dask cluster is one of two processes on this machine, begun before the clock starts.
+least and the most, each in a fresh process. Processor seconds are of all processes but a cluster's, and say more than
+the clock where others use the machine. Memory is the most that any process held resident. The Dask cluster is one of
+two processes on this machine, begun before the clock starts.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterable
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -35,8 +37,13 @@ begun = time.perf_counter()
 try:
     {what}
 finally:
-    held = [resource.getrusage(who).ru_maxrss / 1024 for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    print(json.dumps({{"seconds": time.perf_counter() - begun, "megabytes": held}}), file=sys.stderr)
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    found = {{
+        "seconds": time.perf_counter() - begun,
+        "processor": sum(each.ru_utime + each.ru_stime for each in used),
+        "megabytes": max(each.ru_maxrss for each in used) / 1024,
+    }}
+    print(json.dumps(found), file=sys.stderr)
 """
 SCORE = RUN.format(what="from verax.cli import app; app()")
 READ = RUN.format(
@@ -68,9 +75,17 @@ def measured(program: str, arguments: list[str], runs: int) -> tuple[dict[str, A
         printed.add(done.stdout)
     if len(printed) > 1:
         raise SystemExit("the same command printed two different things")
-    seconds = [each["seconds"] for each in found]
-    summary = {"median": statistics.median(seconds), "least": min(seconds), "most": max(seconds)}
-    return {"seconds": summary, "megabytes": max(max(each["megabytes"]) for each in found)}, printed.pop()
+    held = max(each["megabytes"] for each in found)
+    return {
+        **{kind: spread(each[kind] for each in found) for kind in ("seconds", "processor")},
+        "megabytes": held,
+    }, printed.pop()
+
+
+def spread(figures: Iterable[float]) -> dict[str, float]:
+    """The median, the least and the most."""
+    each = [round(figure, 3) for figure in figures]
+    return {"median": statistics.median(each), "least": min(each), "most": max(each)}
 
 
 def on_dask(arguments: list[str], runs: int) -> tuple[dict[str, Any], str]:
@@ -111,10 +126,12 @@ def main() -> None:
         "agents": AGENTS, "tasks": TASKS, "classes": CLASSES, "reports": AGENTS * TASKS, "bytes on disk": stored,
         "runs": asked.runs, "identical": len(same) == 1,
         "seconds": {name: each["seconds"] for name, (each, _) in found.items()},
+        "processor seconds": {name: each["processor"] for name, (each, _) in found.items()},
         "megabytes": {name: round(each["megabytes"]) for name, (each, _) in found.items()},
     }  # fmt: skip
     for name, seconds in document["seconds"].items():
-        print(f"{name:24}{seconds['median']:8.2f} s {document['megabytes'][name]:6} MB")
+        used = document["processor seconds"][name]["median"]
+        print(f"{name:24}{seconds['median']:8.2f} s{used:8.2f} s of processors {document['megabytes'][name]:6} MB")
     print("identical documents" if document["identical"] else "DIFFERENT documents", f"load {load:.1f} before")
     if asked.out is not None:
         asked.out.write_text(json.dumps(document, indent=1) + "\n")
