@@ -67,6 +67,10 @@ def three(x: float) -> str:
     return f"{x:,.0f}" if x >= 9.95 else f"{x:.1f}" if x >= 0.995 else f"{x:.2f}"
 
 
+def percent(x: float) -> str:
+    return f"{three(100 * x)} %"
+
+
 def cell(timing: Found | None) -> str:
     if timing is None:
         return ""
@@ -142,7 +146,7 @@ def of_fractions(found: Found) -> str:
     for case in found["cases"]:
         for w in case["ways"]:
             if w["delivered"] is not None and w["threads"] == 1 and w["gives"] not in ("score", "tables"):
-                shares = [f"{w['delivered']:.0%}", f"{w['done']:.0%}" if w["done"] != w["delivered"] else ""]
+                shares = [percent(w["delivered"]), percent(w["done"]) if w["done"] != w["delivered"] else ""]
                 rows.append([shape(case), w["way"], w["gives"], UNITS[w["ceiling"]][0], *shares])
     return table(["case", "way", "gives", "ceiling", "asked for", "done"], rows)
 
@@ -182,29 +186,27 @@ def of_machine(found: Found) -> str:
 
 
 def of_gpu() -> str:
-    """The figures of benchmarks/gpu.py, where they are."""
+    """The figures of benchmarks/gpu.py, where they are: what down, cases across."""
     path = HERE / "results" / "gpu.json"
     if not path.exists():
         return "No GPU figures are recorded here; `python3 benchmarks/gpu.py --out FILE` makes them."
     found = json.loads(path.read_text())
-    rows = []
-    for name, figures in found.items():
-        if isinstance(figures, dict) and name.startswith(("all pairs", "mean over")):
-            rows += [[name, *row] for row in _timings("", figures)]
-    text = table(["", "what", "median (least to most)"], rows)
-    peaks = "; ".join(f"{name.replace(', ', ' ', 1)}: {value:,.0f}" for name, value in found["peaks"].items())
-    machine = found["machine"]
-    return f"{text}\n\n{machine['device']}, torch {machine['torch']}: `{found['command']}`. At most: {peaks}."
+    cases = {name: _timings("", figures) for name, figures in found.items() if name.startswith(("all pairs", "mean"))}
+    names = list(dict.fromkeys(name for figures in cases.values() for name in figures))
+    rows = [[name, *(figures.get(name, "") for figures in cases.values())] for name in names]
+    machine, peaks = found["machine"], found["peaks"]
+    most = "; ".join(f"{name.replace(',', '')} {value:,.0f}" for name, value in peaks.items())
+    text = f"{machine['device']}, torch {machine['torch']}; at most: {most}."
+    return f"{table(['', *cases], rows)}\n\n{text}"
 
 
-def _timings(name: str, found: Any) -> list[list[str]]:
+def _timings(name: str, found: Any) -> dict[str, str]:
     if isinstance(found, dict) and set(found) == {"median", "min", "max"}:
-        return [[name, f"{duration(found['median'])} ({duration(found['min'])} to {duration(found['max'])})"]]
+        return {name: f"{duration(found['median'])} ({duration(found['min'])} to {duration(found['max'])})"}
     if isinstance(found, dict):
-        return [row for key, value in found.items() for row in _timings(f"{name}, {key}" if name else key, value)]
-    if "share" in name:
-        return [[name, f"{found:.0%}"]]
-    return [[name, f"{found:,.0f}"]]
+        each = [_timings(f"{name}, {key}" if name else key, value) for key, value in found.items()]
+        return {key: value for figures in each for key, value in figures.items()}
+    return {name: f"{found:.0%}" if "share" in name else f"{found:,.0f}"}
 
 
 TABLES = {
@@ -267,33 +269,42 @@ def _growth(plt: Any, found: Found) -> None:
 
 def _fractions(plt: Any, found: Found) -> None:
     """Each way's share of the ceiling that bounds it."""
-    bars = []
+    points: dict[str, list[tuple[str, float, str]]] = {}
     for case in found["cases"]:
         for w in case["ways"]:
             if w["delivered"] is not None and w["threads"] == 1 and w["gives"] in ("totals", "scores", "with errors"):
-                gives = "" if w["gives"] == "totals" else f", {w['gives']}"
-                bars.append((f"{shape(case)}{gives}", w["way"], w["delivered"], UNITS[w["ceiling"]][0]))
-    figure, axis = plt.subplots(figsize=(10, 0.27 * len(bars) + 1.4), layout="constrained")
-    groups = list(dict.fromkeys(b[0] for b in bars))
-    at, ticks, seen = 0.0, [], set()
-    for group in groups:
-        here = [b for b in bars if b[0] == group]
-        ticks.append(at + (len(here) - 1) / 2)
-        for _, name, share, ceiling in here:
-            label = None if name in seen else name
-            seen.add(name)
-            axis.barh(at, share, color=STYLES[name][0], height=0.8, label=label)
-            axis.text(share * 1.06, at, f"{three(share * 100)} % of {ceiling}", va="center", fontsize=8)
+                group = superscript(shape(case)) + ("" if w["gives"] == "totals" else f", {w['gives']}")
+                points.setdefault(group, []).append((w["way"], w["delivered"], UNITS[w["ceiling"]][0]))
+    lines = sum(len(p) for p in points.values()) + len(points)
+    figure, axis = plt.subplots(figsize=(10, 0.22 * lines + 1.2), layout="constrained")
+    at, ticks, handles = 0.0, [], {}
+    for group in points.values():
+        ticks.append(at + (len(group) - 1) / 2)
+        for name, share, ceiling in group:
+            colour, marker, _ = STYLES[name]
+            axis.plot([1e-4, share], [at, at], color=colour, lw=1, alpha=0.4)
+            handles[name] = axis.plot(share, at, color=colour, marker=marker, ms=7, ls="")[0]
+            text = axis.text(share * 1.15, at, f"{percent(share)} of {ceiling}", va="center", fontsize=8)
+            text.set_bbox({"facecolor": "white", "edgecolor": "none", "pad": 0.5})
             at += 1
-        at += 0.7
-    axis.set_yticks(ticks, groups)
-    axis.invert_yaxis()
-    axis.axvline(1, color="black", lw=1)
-    axis.set(xscale="log", xlim=(1e-4, 8), xlabel="share of the ceiling that bounds it (log scale; 1 = the ceiling)")
+        at += 1
+    axis.set_yticks(ticks, points)
+    axis.set_ylim(at - 0.5, -1)
+    axis.axvline(1, color="black", lw=1, zorder=0)
+    axis.set(xscale="log", xlim=(1e-4, 20), xlabel="share of the ceiling that bounds it (log scale; 1 is the ceiling)")
     axis.grid(False, axis="y")
-    axis.legend(frameon=False, loc="lower left", bbox_to_anchor=(0, 1), ncols=4)
+    figure.legend(handles.values(), handles, loc="outside upper center", ncols=4, frameon=False)
     figure.savefig(PAGE.parent / "performance-ceilings.png", dpi=110)
     plt.close(figure)
+
+
+def superscript(text: str) -> str:
+    """Powers as they are printed.
+
+    >>> superscript("2 x 10^7 x 10")
+    '2 x 10⁷ x 10'
+    """
+    return re.sub(r"\^(\d)", lambda m: "⁰¹²³⁴⁵⁶⁷⁸⁹"[int(m[1])], text)
 
 
 def main() -> None:
