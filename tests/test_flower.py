@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 import logging
 
@@ -323,10 +324,31 @@ def test_gold_labels_take_part_in_the_score():
 def test_a_client_is_its_key_where_nodes_are_authenticated():
     paid = strategy()
     run(paid, {1: honest(0), 2: honest(1), 2**63 + 5: honest(2)}, keys={1: b"\x01\xff"})
-    assert [s.agent for s in paid.outcomes[0].scores.scores] == sorted(["01ff", "2", str(2**63 + 5)])
+    key = hashlib.sha256(b"\x01\xff").hexdigest()
+    assert [s.agent for s in paid.outcomes[0].scores.scores] == sorted([key, "2", str(2**63 + 5)])
     named = strategy(identity=lambda node: f"client {node.node_id}")
     run(named, {1: honest(0), 2: honest(1)})
     assert named.outcomes[0].scores["client 1"].references == 1
+
+
+class Late(Here):
+    """Nodes that connect while the server waits for them."""
+
+    waited = False
+
+    def get_node_ids(self):
+        self.waited = True
+        return super().get_node_ids()
+
+    def get_nodes(self):
+        return super().get_nodes() if self.waited else []
+
+
+def test_a_client_that_connects_while_the_server_waits_has_its_name():
+    paid = strategy(identity=lambda node: f"client {node.node_id}")
+    start = ArrayRecord({name: Array(values) for name, values in task.initial().items()})
+    paid.start(Late({1: honest(0), 2: honest(1)}), start, num_rounds=1)
+    assert [s.agent for s in paid.outcomes[0].scores.scores] == ["client 1", "client 2"]
 
 
 def test_what_cannot_be_paid_is_said_and_training_goes_on(tmp_path, caplog):

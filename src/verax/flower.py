@@ -16,6 +16,7 @@ Payments go through `rounds`, so that every client has a receipt and anybody can
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -121,10 +122,10 @@ class PaidStrategy(Strategy):
 
     `predict(model, pool)` gives labels (N,) or probabilities (N, L) of the pool for a model, a dict of arrays by
     name. `gold`: the true labels of some of the pool, -1 elsewhere, or {place in the pool: label}. `weights`:
-    "equal", or "score" for each reply's plain score; `sizes` says what each client (by its name in the scores)
-    counts for if the server knows. `bar` leaves replies out of the average whose plain score is below that share
-    of the median. `identity` names a client by its node; left out, by its key where nodes are authenticated, else
-    by its id. `pages`: a folder for one page a scored round. `options` go to `verax.score`: rule, over, sign, floor;
+    "equal", or "score" for each reply's plain score; `sizes` says what each client (by its name in the scores) counts
+    for if the server knows. `bar` leaves replies out of the average whose plain score is below that share of the
+    median. `identity` names a client by its node; left out, by the SHA-256 sum of its public key, or by its id if it
+    has none. `pages`: a folder for one page a scored round. `options` go to `verax.score`: rule, over, sign, floor;
     `features` to `echo.public_features`. `kinship` is what `echo.echo_test` asks of an update before it is paid; None
     leaves that out. `imitate(broadcasts)` gives groups of models that the server makes itself without anybody's
     labels, such as the broadcast trained on the pool with random labels; what they hold is public too.
@@ -187,8 +188,9 @@ class PaidStrategy(Strategy):
     ) -> Iterable[Message]:
         """Remember what is broadcast and to whom; with protocol `report`, ask for reports first."""
         self._history.append(_model(arrays))
-        self._names |= {node.node_id: self._named(node) for node in grid.get_nodes()}
         messages = list(self.strategy.configure_train(server_round, arrays, config, grid))
+        # Only now: the wrapped strategy may have waited for clients to connect.
+        self._names |= {node.node_id: self._named(node) for node in grid.get_nodes()}
         self._asked = {m.metadata.dst_node_id for m in messages}
         for message in messages[:1]:
             self._key = next(iter(message.content.array_records), self._key)
@@ -237,7 +239,7 @@ class PaidStrategy(Strategy):
     def _named(self, node: Any) -> str:
         if self.identity is not None:
             return self.identity(node)
-        return bytes(node.public_key).hex() if node.public_key else str(node.node_id)
+        return hashlib.sha256(node.public_key).hexdigest() if node.public_key else str(node.node_id)
 
     def _checked(self, replies: Iterable[Message]) -> tuple[list[_Reply], dict[str, str]]:
         """Replies that are models of the right form and can predict, one a client; the others with the reason."""
