@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
+import json
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -222,3 +227,38 @@ def test_relabelling_and_constants_say_what_they_should(played):
     lied = riders.misreported(said(model, pool), 0.3, 4, np.random.default_rng(0))
     assert (lied != said(model, pool)).mean() == pytest.approx(0.3, abs=0.05)
     assert riders.stale(rounds[0].history, np.random.default_rng(0)) is rounds[0].broadcast
+
+
+def test_the_study_runs_from_end_to_end_on_small_worlds(tmp_path, monkeypatch, capsys):
+    pytest.importorskip("matplotlib", reason="the study draws with matplotlib")
+    monkeypatch.syspath_prepend(Path(__file__).parents[1] / "paper")
+    study = importlib.import_module("federation")
+
+    def small(name, folder):
+        rng = np.random.default_rng(1)
+        return [(np.maximum(x, 0), y) for x, y in (blobs(rng, n, classes=10) for n in (3400, 700))]
+
+    monkeypatch.setattr(study, "data", small)
+    monkeypatch.setattr(study, "ROUNDS", 3)
+    monkeypatch.setattr(study, "PRIVATE", (1.0,))
+    monkeypatch.setattr(study, "SIZES", dict.fromkeys(("mnist", "digits"), (150, 300, 24, 500, 400, 60)))
+    monkeypatch.setattr(study, "ProcessPoolExecutor", ThreadPoolExecutor)
+    monkeypatch.setattr(study, "checked", dict)  # so small, it shows nothing
+    study.main(["--data-dir", "nowhere", "--out", str(tmp_path), "--seeds", "1"])
+    left = json.loads((tmp_path / "federation.json").read_text())
+    recorded = json.loads((Path(study.HERE) / "results" / "federation.json").read_text())
+    assert list(left) == list(recorded)
+    for skew, riding in left["every"]["pay"].items():
+        assert list(riding) == list(recorded["every"]["pay"][skew])
+        assert riding["echo"]["every"]["max"] == riding["stale"]["every"]["max"] == 0
+    assert (tmp_path / "federation.png").stat().st_size > 10_000
+    assert "standing on digits" in capsys.readouterr().out
+
+    again = []
+    monkeypatch.setattr(study, "drawn", dict)
+    monkeypatch.setattr(study, "leave", lambda out, name, numbers, figure: again.append(numbers))
+    study.main(["--data-dir", "nowhere", "--out", str(tmp_path), "--seeds", "1", "--part", "small network"])
+    assert json.loads(json.dumps(again[0]["every"])) == left["every"]
+    assert again[0]["small network"]["IID"]["honest"]["min"] == pytest.approx(
+        left["small network"]["IID"]["honest"]["min"]
+    )

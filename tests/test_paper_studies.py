@@ -81,6 +81,20 @@ def test_the_long_study_of_learned_signs_holds_and_repeats(tmp_path):
     holds("learned_sign", tmp_path)
 
 
+@draws
+@pytest.mark.parametrize("broken", [False, True])
+def test_the_recorded_federation_study_shows_what_it_says(broken, tmp_path):
+    """It runs for many minutes; on small worlds it is run in test_federation."""
+    pytest.importorskip("scipy", reason="the study ranks with scipy")
+    numbers = json.loads((PAPER / "results" / "federation.json").read_text())
+    if broken:
+        numbers["every"]["pay"]["IID"]["echo"]["every"]["max"] = 0.01
+    (tmp_path / "numbers.json").write_text(json.dumps(numbers))
+    check = "import json, sys; sys.path.insert(0, sys.argv[1]); import federation; "
+    done = ran("-c", check + "federation.checked(json.load(open(sys.argv[2])))", PAPER, tmp_path / "numbers.json")
+    assert ("AssertionError" in done.stderr) if broken else done.returncode == 0, done.stderr
+
+
 def test_labels_laid_out_from_the_archive_are_the_data_sets(tmp_path, data):
     from verax.lab.datasets import test_labels
 
