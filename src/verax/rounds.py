@@ -204,7 +204,7 @@ def settlement(spec: Spec, submissions: Sequence[tuple[str, Mapping[str, Any]]],
     reports = _reports(spec, submissions)
     nothing = dict.fromkeys(reports.agents, 0)
     reports = reports.only(*(i for i, agent in enumerate(reports.agents) if agent not in spec.unpaid))
-    if len(reports.agents) < (2 if truth is None else 1):
+    if spec.unpaid and len(reports.agents) < (2 if truth is None else 1):
         return Settlement(nothing, None, secret, root)
     groups = clusters_of(to_json(copies(reports, 0.95))) if spec.copies else []
     alike = _first_of_each(reports.agents, groups)
