@@ -1,6 +1,6 @@
 """A client: trains what it was sent on its own digits, or only pretends to."""
 
-from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
 from quickstart.task import partition, trained
@@ -26,3 +26,9 @@ def report(message: Message, context: Context) -> Message:
     """The same on request, for protocol `report`."""
     return train(message, context)
 
+
+@app.query()
+def number(message: Message, context: Context) -> Message:
+    """Say which partition this client has, so that the server's table can be read."""
+    me = ConfigRecord({"number": int(context.node_config["partition-id"])})
+    return Message(content=RecordDict({"me": me}), reply_to=message)
