@@ -231,8 +231,10 @@ def _first_of_each(agents: Sequence[str], groups: Sequence[set[str]]) -> dict[st
 
 
 def _payable(scores: Scores, spec: Spec) -> Scores:
-    """The scores with those taken away that the spec does not pay, so that no scheme does."""
-    least = -math.inf if spec.significance is None else spec.significance
+    """The scores with those taken away that are not significant enough for the spec, so that no scheme pays them."""
+    if spec.significance is None:
+        return scores
+    least = spec.significance
 
     def paid(s: Score) -> bool:
         return s.score is None or s.stderr is None or s.score >= least * s.stderr
