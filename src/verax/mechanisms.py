@@ -217,25 +217,41 @@ def scored(ready: Prepared) -> Scores:
     """Scores of prepared reports."""
     reports, signal, where, plan = ready.reports, ready.signal, ready.against, ready.plan
     found, warnings = _score_all(reports, signal, where, plan)
-    if all(part is None for part in found):
+    return finished(reports.agents, reports.classes, len(reports.tasks), ready, found, warnings)
+
+
+def finished(
+    agents: Sequence[str],
+    classes: tuple[str, ...],
+    tasks: int,
+    ready: Prepared,
+    found: Sequence[Part | None],
+    warnings: list[str],
+) -> Scores:
+    """Everybody's parts as scores, with what there is to say about them; a part's error may be NaN, not known."""
+    lost = [agent for agent, part in zip(agents, found, strict=True) if part is None]
+    if len(lost) == len(agents):
         raise InputError(
             "no agent can be scored: none shares two tasks with a reference; "
             "check that the agents answered the same tasks"
         )
+    plan, said = ready.plan, list(warnings)
+    if lost:
+        said.append(f"no score for {some(lost)}: fewer than 2 tasks shared with a reference")
     if plan.sign == "plugin":
-        warnings.append("sign plugin is learned on the tasks it scores, which pays noise: study it, never pay by it")
+        said.append("sign plugin is learned on the tasks it scores, which pays noise: study it, never pay by it")
     if plan.draws is not None:
-        warnings.append(
+        said.append(
             f"scores are sampled with {plan.draws} pairing(s) a task, not exact: compare them, never pay by them"
         )
     scores = tuple(
         Score(agent, None, None, 0, 0)
         if part is None
-        else Score(agent, part.score, part.stderr, part.tasks, part.references)
-        for agent, part in zip(reports.agents, found, strict=True)
+        else Score(agent, part.score, None if math.isnan(part.stderr) else part.stderr, part.tasks, part.references)
+        for agent, part in zip(agents, found, strict=True)
     )
-    mechanism = Mechanism(plan.rule.name, where, plan.over, plan.sign, bool(signal), plan.rule.floor)
-    return Scores(mechanism, len(reports.tasks), reports.classes, scores, tuple(warnings))
+    mechanism = Mechanism(plan.rule.name, ready.against, plan.over, plan.sign, bool(ready.signal), plan.rule.floor)
+    return Scores(mechanism, tasks, classes, scores, tuple(said))
 
 
 def pairwise(ready: Prepared) -> Floats:
@@ -330,7 +346,7 @@ def _sign(
 
 
 def _score_all(reports: Reports, signal: Public, against: str, plan: Plan) -> tuple[list[Part | None], list[str]]:
-    warnings = _abstentions(reports)
+    warnings = abstentions(reports.agents, (reports.labels >= 0).sum(1).tolist(), len(reports.tasks))
     if against == "peers":
         found = _against_peers(reports, signal, plan)
     else:
@@ -341,19 +357,14 @@ def _score_all(reports: Reports, signal: Public, against: str, plan: Plan) -> tu
             peers = _against_peers(reports.take(~known), signal.take(~known), plan)
             warnings += _dropped(reports.agents, found, "labelled") + _dropped(reports.agents, peers, "unlabelled")
             found = [_hybrid(t, p) for t, p in zip(found, peers, strict=True)]
-    lost = [agent for agent, part in zip(reports.agents, found, strict=True) if part is None]
-    if lost:
-        warnings.append(f"no score for {some(lost)}: fewer than 2 tasks shared with a reference")
     return found, warnings
 
 
-def _abstentions(reports: Reports) -> list[str]:
-    answered = (reports.labels >= 0).sum(1).tolist()
-    partly = [f"{a} ({n})" for a, n in zip(reports.agents, answered, strict=True) if n < len(reports.tasks)]
-    if not partly:
-        return []
-    return [f"scored on the tasks they answered, out of {len(reports.tasks)}: {', '.join(partly[:8])}"
-            + (f" and {len(partly) - 8} more" if len(partly) > 8 else "")]  # fmt: skip
+def abstentions(agents: Sequence[str], answered: Sequence[int], tasks: int) -> list[str]:
+    """Who left tasks out, in a sentence if anybody did."""
+    partly = [f"{agent} ({n})" for agent, n in zip(agents, answered, strict=True) if n < tasks]
+    more = f" and {len(partly) - 8} more" if len(partly) > 8 else ""
+    return [f"scored on the tasks they answered, out of {tasks}: {', '.join(partly[:8])}{more}"] if partly else []
 
 
 def _dropped(agents: Sequence[str], parts: Sequence[Part | None], kind: str) -> list[str]:

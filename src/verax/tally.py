@@ -6,7 +6,6 @@ scores are those of the whole to the last bit. `score_shards` tallies shards whe
 
 from __future__ import annotations
 
-import math
 import os
 import pickle
 from collections import deque
@@ -25,7 +24,18 @@ from verax import linear, sums
 from verax.errors import InputError, OptionError, VeraxError
 from verax.joint import Public
 from verax.kernels import Engine, Floats, Ints
-from verax.mechanisms import Mechanism, Options, Prepared, Score, Scores, _check_rule, _dropped, _hybrid, _sign, prepare
+from verax.mechanisms import (
+    Options,
+    Prepared,
+    Scores,
+    _check_rule,
+    _dropped,
+    _hybrid,
+    _sign,
+    abstentions,
+    finished,
+    prepare,
+)
 from verax.pairs import Part, Plan
 from verax.reports import Reports, class_order, narrow, some
 from verax.rules import resolve
@@ -260,30 +270,10 @@ class Tally:
         """Everybody's scores, with what a second look added up."""
         held, ready = self._ready()
         found, warnings = _found(held, ready, (None, None) if squares is None else squares)
-        agents = held.frame.agents
-        lost = [agent for agent, part in zip(agents, found, strict=True) if part is None]
-        if len(lost) == len(agents):
-            raise InputError(
-                "no agent can be scored: none shares two tasks with a reference; "
-                "check that the agents answered the same tasks"
-            )
-        if lost:
-            warnings.append(f"no score for {some(lost)}: fewer than 2 tasks shared with a reference")
-        if ready.plan.sign == "plugin":
-            warnings.append(
-                "sign plugin is learned on the tasks it scores, which pays noise: study it, never pay by it"
-            )
+        scores = finished(held.frame.agents, held.frame.classes, held.tasks, ready, found, warnings)
         if squares is None and self.second() is not None:
-            warnings.append(NO_ERRORS)
-        scores = tuple(
-            Score(agent, None, None, 0, 0)
-            if part is None
-            else Score(agent, part.score, None if math.isnan(part.stderr) else part.stderr, part.tasks, part.references)
-            for agent, part in zip(agents, found, strict=True)
-        )
-        plan = ready.plan
-        mechanism = Mechanism(plan.rule.name, ready.against, plan.over, plan.sign, False, plan.rule.floor)
-        return Scores(mechanism, held.tasks, held.frame.classes, scores, tuple(warnings))
+            return replace(scores, warnings=(*scores.warnings, NO_ERRORS))
+        return scores
 
 
 def _asked(tally: Tally) -> tuple[object, ...]:
@@ -355,7 +345,8 @@ def _used(held: _Held, ready: Prepared) -> tuple[sums.Sums | None, sums.Sums | N
 
 def _found(held: _Held, ready: Prepared, squares: Squares) -> tuple[list[Part | None], list[str]]:
     """What everybody scores beside the truth and beside peers, put together."""
-    agents, warnings = held.frame.agents, _abstentions(held)
+    agents = held.frame.agents
+    warnings = abstentions(agents, held.answered[0].tolist(), held.tasks)
     nobody: list[Part | None] = [None] * len(agents)
     truth, peers = (
         nobody if s is None else s.parts(ready.plan, answered, square)
@@ -365,15 +356,6 @@ def _found(held: _Held, ready: Prepared, squares: Squares) -> tuple[list[Part | 
         warnings += _dropped(agents, truth, "labelled") + _dropped(agents, peers, "unlabelled")
         return [_hybrid(t, p) for t, p in zip(truth, peers, strict=True)], warnings
     return peers if ready.against == "peers" else truth, warnings
-
-
-def _abstentions(held: _Held) -> list[str]:
-    answered = zip(held.frame.agents, held.answered[0].tolist(), strict=True)
-    partly = [f"{agent} ({n})" for agent, n in answered if n < held.tasks]
-    if not partly:
-        return []
-    more = f" and {len(partly) - 8} more" if len(partly) > 8 else ""
-    return [f"scored on the tasks they answered, out of {held.tasks}: {', '.join(partly[:8])}{more}"]
 
 
 @dataclass(frozen=True)
