@@ -232,16 +232,21 @@ def _counted(own: Labels, references: Labels, classes: int, signal: Public, half
     part = signal.strata if half is None else half * strata if signal.strata is None else half * strata + signal.strata
     counts = kernels.counts(own[None], references, classes, part, halves * strata, plan.engine)
     counts = counts.reshape(len(references), halves, strata, classes, classes)
+    value, stderr, centred = of_counts(counts, plan)
+    tables = centred.reshape(1, len(references), halves * strata, classes, classes)
+    phi = kernels.sums(own[None], references, tables, part, plan.engine)[0]
+    return _Pairs(value, stderr, _mean_stderr(phi / len(references), half))
+
+
+def of_counts(counts: Ints, plan: Plan) -> tuple[Floats, Floats, Floats]:
+    """Values and errors from counts (J, H, Z, L, L), and each cell's centred share of the influence on the value."""
     s = _sign_matrices(counts, plan)
     n = counts.sum((-3, -2, -1))
     whole = n.sum(1)
     value, psi = values(counts, s), influences(counts, s)
     stderr = (n * stderrs(counts, psi)).sum(1) / whole
     centred = (psi - means(counts, psi)[..., None, None, None]) / whole[:, None, None, None, None]
-    tables = centred.reshape(1, len(references), halves * strata, classes, classes)
-    phi = kernels.sums(own[None], references, tables, part, plan.engine)[0]
-    value = value[:, 0] if half is None else (n * value).sum(1) / whole
-    return _Pairs(value, stderr, _mean_stderr(phi / len(references), half))
+    return value[:, 0] if counts.shape[1] == 1 else (n * value).sum(1) / whole, stderr, centred
 
 
 def _sign_matrices(counts: Ints, plan: Plan) -> npt.NDArray[np.generic]:

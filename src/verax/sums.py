@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from verax import kernels, linear, pairs
 from verax.errors import InputError
-from verax.joint import Joint, influences, means, stderrs, values
+from verax.joint import Joint
 from verax.kernels import Engine, Floats, Ints, Labels, per_task
 from verax.pairs import Part, Plan
 from verax.reports import Reports
@@ -150,7 +150,7 @@ class Counts(Sums):
             found = plan.rule.estimate(Joint(counts[0, 0]))
             assert not isinstance(found, float)
             return Part(found.value, found.stderr, answered, 1)
-        value, stderr, _ = _pair_scores(counts, plan)
+        value, stderr, _ = pairs.of_counts(counts, plan)
         over = plan.over if self.peers else None
         together = float(stderr[0]) if not self.peers else math.nan
         if squares is not None:
@@ -190,7 +190,7 @@ class Counts(Sums):
         for i in range(len(tables)):
             able = self._able(i)
             if able.any():
-                tables[i, able] = _pair_scores(self.counts[i, able][:, :, None], plan)[2][:, :, 0]
+                tables[i, able] = pairs.of_counts(self.counts[i, able][:, :, None], plan)[2][:, :, 0]
         return Tables(tables, plan.sign == "split", plan.engine)
 
 
@@ -203,17 +203,6 @@ def _check_size(shape: Sequence[int], agents: int, classes: int) -> None:
             f"and {_MOST_BYTES / 2**30:g} GiB are allowed; score zero-one, ce or brier over the mean of peers on tasks "
             "that all answered, score against truth, or score fewer agents"
         )
-
-
-def _pair_scores(counts: Ints, plan: Plan) -> tuple[Floats, Floats, Floats]:
-    """Values and errors from counts (J, H, 1, L, L), and each cell's share of the influence on the value."""
-    s = pairs._sign_matrices(counts, plan)
-    n = counts.sum((-3, -2, -1))
-    whole = n.sum(1)
-    value, psi = values(counts, s), influences(counts, s)
-    stderr = (n * stderrs(counts, psi)).sum(1) / whole
-    centred = (psi - means(counts, psi)[..., None, None, None]) / whole[:, None, None, None, None]
-    return value[:, 0] if counts.shape[1] == 1 else (n * value).sum(1) / whole, stderr, centred
 
 
 def _beside_group(counts: Ints, plan: Plan) -> float:
