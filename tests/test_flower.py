@@ -19,7 +19,7 @@ from flwr.serverapp.strategy import FedAvg, FedMedian
 from flwr.supercore.task_identity import TaskIdentity
 
 from verax.errors import InputError, OptionError
-from verax.flower import PaidStrategy, Payroll
+from verax.flower import Outcome, PaidStrategy, Payroll
 from verax.ledger import Ledger
 from verax.rounds import Rounds
 
@@ -329,6 +329,12 @@ def test_a_client_is_its_key_where_nodes_are_authenticated():
     named = strategy(identity=lambda node: f"client {node.node_id}")
     run(named, {1: honest(0), 2: honest(1)})
     assert named.outcomes[0].scores["client 1"].references == 1
+
+
+def test_a_table_has_a_line_for_who_is_left_alone():
+    table = Outcome(2, None, {"a": 0, "b": 0}, {"c": "no reply"}, {"b": "no work"}).table()
+    assert [line.split()[0] for line in table.splitlines()[1:]] == ["a", "b", "c"]
+    assert "nobody to score it against" in table
 
 
 class Late(Here):

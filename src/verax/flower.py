@@ -92,7 +92,8 @@ class Outcome:
             paid = str(self.amounts.get(s.agent, "-"))
             lines.append(f"{s.agent[:22]:>22}  {number:>8}  {error:>7}  {paid:>8}  {self.unpaid.get(s.agent, '')}")
         scored = {s.agent for s in self.scores.scores} if self.scores else set()
-        left = {agent: why for agent, why in self.unpaid.items() if agent not in scored}
+        left = dict.fromkeys(self.amounts, "there is nobody to score it against") | self.unpaid
+        left = {agent: why for agent, why in left.items() if agent not in scored}
         left |= {agent: f"dropped: {why}" for agent, why in self.dropped.items()}
         for agent, why in left.items():
             lines.append(f"{agent[:22]:>22}  {'-':>8}  {'-':>7}  {self.amounts.get(agent, '-'):>8}  {why}")
