@@ -1,0 +1,67 @@
+"""The model and the data: a network with one hidden layer on MNIST, dealt out unevenly."""
+
+from functools import cache
+
+import numpy as np
+import torch
+from torch.nn.functional import cross_entropy
+
+from verax.lab.datasets import load
+from verax.lab.federation import clients
+
+CLASSES = tuple(map(str, range(10)))
+HELD, SKEW = 5000, 0.3  # images a client, and how uneven their labels are: the Dirichlet distribution's parameter
+
+torch.set_num_threads(1)
+
+
+@cache
+def mnist(folder, fetch):
+    """The data set as it is published, read once a process."""
+    return load("mnist", folder, fetch=fetch)
+
+
+def scaled(images):
+    """Bytes as numbers in 0..1, a row an image."""
+    return torch.from_numpy(images.reshape(len(images), -1) / np.float32(255))
+
+
+@cache
+def partition(number, of, folder, fetch):
+    """One client's images and labels: a few digits often, the others rarely or never."""
+    data = mnist(folder, fetch)
+    held = clients(data.train_images, data.train_labels, [HELD] * of, np.random.default_rng(0), skew=SKEW)[number]
+    return scaled(held.inputs), torch.from_numpy(held.labels)
+
+
+def network(model=None):
+    """The network, with the weights of a model or with fixed random ones."""
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(torch.nn.Linear(784, 64), torch.nn.ReLU(), torch.nn.Linear(64, 10))
+    if model is not None:
+        net.load_state_dict({name: torch.from_numpy(np.array(values)) for name, values in model.items()})
+    return net
+
+
+def arrays(net):
+    """The network's weights by name."""
+    return {name: values.numpy() for name, values in net.state_dict().items()}
+
+
+def probabilities(model, images):
+    """What a model says of every image."""
+    with torch.no_grad():
+        return network(model)(images).softmax(1).numpy()
+
+
+def trained(model, images, labels, seed, epochs=1, rate=0.1, batch=32):
+    """The model after stochastic gradient descent, an epoch unless told otherwise."""
+    net = network(model)
+    descent = torch.optim.SGD(net.parameters(), lr=rate)
+    order = torch.Generator().manual_seed(seed)
+    for _ in range(epochs):
+        for chosen in torch.randperm(len(labels), generator=order).split(batch):
+            descent.zero_grad()
+            cross_entropy(net(images[chosen]), labels[chosen]).backward()
+            descent.step()
+    return arrays(net)
