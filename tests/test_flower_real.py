@@ -1,4 +1,4 @@
-"""The quickstart as users run it: `flwr run` in a simulation, in a deployment, and with nodes that prove their keys.
+"""The examples as users run them: `flwr run` in a simulation, in a deployment, and with nodes that prove their keys.
 
 Everything is on this machine and offline. Flower starts processes in sessions of their own and leaves some of them
 behind; whatever has this test's folder in its environment or its arguments is ended, and looked for, at the end.
@@ -7,6 +7,7 @@ behind; whatever has this test's folder in its environment or its arguments is e
 from __future__ import annotations
 
 import datetime
+import gzip
 import hashlib
 import ipaddress
 import json
@@ -22,6 +23,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 pytest.importorskip("flwr", reason="flwr is not installed")
@@ -31,7 +33,8 @@ from verax.errors import InputError
 from verax.ledger import Ledger
 from verax.rounds import Rounds
 
-EXAMPLE = Path(__file__).parents[1] / "examples" / "flower-quickstart"
+EXAMPLES = Path(__file__).parents[1] / "examples"
+TEN = "num-supernodes=10 client-resources-num-cpus=1"
 PATIENCE = 400  # seconds for one command on a busy machine
 
 pytestmark = [
@@ -42,15 +45,16 @@ pytestmark = [
 
 @dataclass(frozen=True)
 class Place:
-    """A folder with a copy of the example, and Flower's files, ports and processes."""
+    """A folder with a copy of an example, and Flower's files, ports and processes."""
 
     folder: Path
-    port: int
+    example: str
+    port: int = field(default_factory=lambda: free_port())
     started: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
     @property
     def app(self) -> Path:
-        return self.folder / "flower-quickstart"
+        return self.folder / self.example
 
     @property
     def env(self):
@@ -134,8 +138,8 @@ def lives(pid: int) -> bool:
 def place(request):
     """A short path, as Ray puts sockets below it; nothing that was started there survives the test."""
     folder = Path(tempfile.mkdtemp(prefix="flwr-"))
-    there = Place(folder, free_port())
-    shutil.copytree(EXAMPLE, there.app, ignore=shutil.ignore_patterns(".flwr", "paid*", "__pycache__"))
+    there = Place(folder, getattr(request, "param", "flower-quickstart"))
+    shutil.copytree(EXAMPLES / there.example, there.app, ignore=shutil.ignore_patterns(".flwr", "paid*", "__pycache__"))
     try:
         yield there
     finally:
@@ -159,13 +163,13 @@ def completed(there: Place) -> bool:
     return False
 
 
-def paid(there: Place, clients) -> dict[str, int]:
+def paid(there: Place, clients, name="federation-1") -> dict[str, int]:
     """What the ledger says each client earned, once the round is computed again and every receipt is checked."""
     rounds = Rounds(Ledger.open(str(there.app / "paid" / "rounds.db")))
-    assert rounds.verify("federation-1") == []
+    assert rounds.verify(name) == []
     earned = {}
     for client in clients:
-        due, received = rounds.payment("federation-1", client)
+        due, received = rounds.payment(name, client)
         assert due == received
         earned[client] = received
     return earned
@@ -173,8 +177,7 @@ def paid(there: Place, clients) -> dict[str, int]:
 
 def test_ten_simulated_clients_are_paid_and_two_riders_are_not(place):
     pytest.importorskip("ray", reason="ray is not installed: pip install 'verax[simulation]'")
-    nodes = "num-supernodes=10 client-resources-num-cpus=1"
-    place.flwr("run", ".", "local", "--stream", "--federation-config", nodes)
+    place.flwr("run", ".", "local", "--stream", "--federation-config", TEN)
     assert completed(place)
     earned = paid(place, [f"client {i}" for i in range(10)])
     assert earned["client 8"] == earned["client 9"] == 0
@@ -183,7 +186,7 @@ def test_ten_simulated_clients_are_paid_and_two_riders_are_not(place):
     assert "client 8" in (out / "paid.txt").read_text()
     assert "federation, round 1" in (out / "round-1.html").read_text()
     # Flower rewrites a pyproject.toml that names federations; this one names none.
-    assert (place.app / "pyproject.toml").read_bytes() == (EXAMPLE / "pyproject.toml").read_bytes()
+    assert (place.app / "pyproject.toml").read_bytes() == (EXAMPLES / place.example / "pyproject.toml").read_bytes()
 
 
 def test_a_superlink_and_three_supernodes_on_loopback(place):
@@ -220,6 +223,41 @@ def test_authenticated_supernodes_are_named_by_their_keys_and_a_stranger_is_not_
     with pytest.raises(InputError, match="has no submission"):
         paid(place, [stranger])
     assert earned[names[2]] == 0 < min(earned[names[0]], earned[names[1]])
+
+
+@pytest.mark.parametrize("place", ["flower-mnist"], indirect=True)
+def test_the_mnist_example_pays_neither_the_echo_nor_the_noise(place):
+    pytest.importorskip("torch", reason="torch is not installed: pip install 'verax[lab]'")
+    pytest.importorskip("ray", reason="ray is not installed: pip install 'verax[simulation]'")
+    large_digits(place.app / "data" / "mnist")
+    own = "num-server-rounds=2 fetch=false"
+    place.flwr("run", ".", "local", "--stream", "--federation-config", TEN, "--run-config", own)
+    assert completed(place)
+    for name in ("mnist-1", "mnist-2"):
+        earned = paid(place, [f"client {i}" for i in range(10)], name)
+        assert earned["client 7"] == earned["client 8"] == 0
+        assert sum(earned.values()) > 0
+        assert (place.app / "paid" / f"round-{name[-1]}.html").exists()
+    assert "total" in (place.app / "paid" / "paid.txt").read_text()
+
+
+def large_digits(folder: Path) -> None:
+    """The four files of MNIST, with scikit-learn's digits three times as large and somewhere in the frame."""
+    from sklearn.datasets import load_digits
+
+    rng = np.random.default_rng(0)
+    images, labels = load_digits(return_X_y=True)
+    large = (images.reshape(-1, 8, 8) * 15).astype(np.uint8).repeat(3, 1).repeat(3, 2)
+    folder.mkdir(parents=True)
+    for part, chosen in (("train", rng.integers(0, 1300, 60_000)), ("t10k", rng.integers(1300, 1797, 10_000))):
+        frames = np.zeros((len(chosen), 28, 28), np.uint8)
+        for frame, image, (down, right) in zip(
+            frames, large[chosen], rng.integers(0, 5, (len(chosen), 2)), strict=True
+        ):
+            frame[down : down + 24, right : right + 24] = image
+        for kind, values in (("images-idx3", frames), ("labels-idx1", labels[chosen].astype(np.uint8))):
+            head = bytes([0, 0, 8, values.ndim]) + np.array(values.shape, ">u4").tobytes()
+            (folder / f"{part}-{kind}-ubyte.gz").write_bytes(gzip.compress(head + values.tobytes(), 1))
 
 
 def connected(there: Place, lines: str) -> None:
