@@ -1,8 +1,11 @@
-"""Write paper/README.md from its text and from the numbers that the studies left in results/.
+"""Write paper/README.md, and the tables of docs/federation.md, from the numbers that the studies left in results/.
 
-python paper/build_readme.py                     rewrite it
-python paper/build_readme.py --check             exit 1 if it is not what the numbers say
+python paper/build_readme.py                     rewrite them
+python paper/build_readme.py --check             exit 1 if they are not what the numbers say
 python paper/build_readme.py --figures DATA      first run `verax reproduce` for the three recorded seeds
+
+The page in docs keeps its text; what stands between `<!-- table: NAME -->` or `<!-- said: NAME -->` and `<!-- end -->` is
+made here.
 """
 
 # ruff: noqa: E501, a table has its rows on one line
@@ -10,6 +13,7 @@ python paper/build_readme.py --figures DATA      first run `verax reproduce` for
 import argparse
 import csv
 import json
+import re
 import subprocess
 import sys
 import tempfile
@@ -19,7 +23,9 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 RECORDED = HERE.parent / "src" / "verax" / "lab" / "recorded"
-STUDIES = ("accuracy", "collusion", "market", "hybrid", "overconfidence", "learned_sign")
+FEDERATION = HERE.parent / "docs" / "federation.md"
+OVERHEAD = HERE.parent / "benchmarks" / "results" / "federation.json"
+STUDIES = ("accuracy", "collusion", "market", "hybrid", "overconfidence", "learned_sign", "federation")
 AGENTS = {"mnist-lenet": ("MNIST, weak: LeNet", 99.37), "mnist-cnn13": ("MNIST, strong: CNN13", 99.74),
           "cifar10-resnet34": ("CIFAR-10, weak: ResNet34", 62.46), "cifar10-cnn13": ("CIFAR-10, strong: CNN13", 76.89)}  # fmt: skip
 DATA = {"mnist": "MNIST", "cifar10": "CIFAR-10"}
@@ -27,7 +33,7 @@ DATA = {"mnist": "MNIST", "cifar10": "CIFAR-10"}
 TEXT = """# The paper's claims, run
 
 Every theorem, lemma and figure of *Incentives for Federated Learning: a Hypothesis Elicitation Approach* (Liu and
-Wei), what running it shows, and six studies that go further. Written by `python paper/build_readme.py` from
+Wei), what running it shows, and seven studies that go further. Written by `python paper/build_readme.py` from
 `results/*.json`; numbers stand there in full. `DATA` is the folder that holds `cifar-10-batches-bin` and `mnist`.
 The studies draw with matplotlib: `pip install 'verax[report]'`.
 
@@ -118,10 +124,11 @@ comparable in shape only. Its CIFAR-10 training leaves the networks in evaluatio
 makes new optimisers every epoch: what that does is shown
 [above](#resnet34-and-the-authors-published-code).
 
-## Six studies
+## Seven studies
 
 Each prints a table, leaves `results/<name>.json`, `.png` and `.svg`, and ends in asserts that state what it shows.
-Seconds on one core of a shared machine; no GPU.
+Seconds on one core of a shared machine, for the last one on two; no GPU. What the last one means for a federation is in
+[docs/federation.md](../docs/federation.md).
 
 | claim | command | expected | ours | agrees? |
 |---|---|---|---|---|
@@ -140,8 +147,13 @@ CLAIMS = {
     "hybrid": ("hybrid pay varies less than truth on the labelled tasks alone", ""),
     "overconfidence": ("`ce` and `brier` pay overconfidence, `pmi` does not (beyond the paper)", " --data-dir DATA"),
     "learned_sign": ("a sign learned on the tasks it scores pays noise (beyond the paper)", ""),
+    "federation": (
+        "who sends the broadcast back out-earns work; taking out what is public stops it (beyond the paper)",
+        " --data-dir DATA",
+    ),
 }
-SECONDS = {"accuracy": 10, "collusion": 20, "market": 9, "hybrid": 8, "overconfidence": 3, "learned_sign": 20}
+SECONDS = {"accuracy": 10, "collusion": 20, "market": 9, "hybrid": 8, "overconfidence": 3, "learned_sign": 20,
+           "federation": 970}  # fmt: skip
 
 
 def results(name):
@@ -214,6 +226,35 @@ def learned_sign():
             f"N >= 5 L^2; `split` and `identity` within {n['errors_from_0']:.1f} standard errors of 0 in 40 cases; "
             f"seed {n['seed']}")  # fmt: skip
     return f"0.399 (L - 1)/√N: {case['predicted']:.4f}; 0", ours, "yes"
+
+
+def federation():
+    n = results("federation")
+    pay, of, first = n["every"]["pay"], n["every"]["honest"], n["first"]
+    plain = [name for name in pay["IID"] if name not in IMITATING and name not in WORKED]
+    top = max(skew[name]["every"]["max"] for skew in pay.values() for name in plain)
+    least = min(first[world]["spearman"]["min"] for world in first)
+    missed = [world for world in first if first[world]["spearman"]["mean"] < 0.8]
+    ring = {world: 100 * max(of["rings"][f"{kind} 45%"]["median"]["max"] for kind in ("made up", "permuted"))
+            for world, of in first.items()}  # fmt: skip
+    assert (
+        top == 0
+        and missed == ["digits, Dirichlet 0.3"]
+        and [world for world in ring if ring[world] < 2] == ["mnist, IID"]
+    )
+    ours = (f"% of mean honest pay, IID / Dirichlet 0.3: echo {both(pay, 'echo', 'plain')} plain, 0 / 0 `every`, as all noise, earlier "
+            f"broadcasts and steps; AUC {pair(of, 'plain', 'AUC')} plain, {pair(of, 'every, kinship 6', 'AUC')} `every`, "
+            f"{pair(of, 'every, kinship 6', 'AUC, knowing riders too')} with riders that imitate work, of which random labels on real "
+            f"images earn {both(pay, 'real images, random labels', 'every')}; `first`: plain riders 0, Spearman with accuracy "
+            f"{span(first, 'spearman')} in the mean, {least:.2f} at worst, a ring of 45 % takes up to {ring['mnist, IID']:.1f} / "
+            f"{ring['mnist, Dirichlet 0.3']:.0f} % of the pot under the median, on digits {ring['digits, IID']:.0f} / "
+            f"{ring['digits, Dirichlet 0.3']:.0f} %; {n['seeds']} seeds")  # fmt: skip
+    expected = "`every`: plain riders at most 5, AUC 0.95; `first`: at most 2, Spearman 0.8, rings 2 %"
+    return (
+        expected,
+        ours,
+        "plain riders yes; missed: imitated work, rings but on MNIST IID, Spearman on digits under Dirichlet",
+    )
 
 
 def study_row(name):
@@ -341,6 +382,242 @@ def text():
     )
 
 
+# docs/federation.md.
+
+WORKED = ("honest, two labels only", "honest", "30% misreported", "names of labels permuted")
+IMITATING = ("last change, a factor a unit", "last change, units mixed", "random pixels, random labels",
+             "random pixels, own answers", "real images, random labels", "real images, own answers",
+             "a tenth of its data, noise 30%", "a tenth of its data", "its last update again")  # fmt: skip
+PROTOCOLS = {"plain": "plain", "features": "features", "every": "every", "every, imitating": "+ imitations"}
+WORLDS = {"mnist, IID": "MNIST, IID", "mnist, Dirichlet 0.3": "MNIST, Dirichlet 0.3",
+          "digits, IID": "digits, IID", "digits, Dirichlet 0.3": "digits, Dirichlet 0.3"}  # fmt: skip
+
+
+def both(pay, name, protocol):
+    return " / ".join(f"{100 * skew[name][protocol]['mean']:.0f}" for skew in pay.values())
+
+
+def pair(of, protocol, what, form=".2f", times=1):
+    return " / ".join(format(times * skew[protocol][what], form) for skew in of.values())
+
+
+def span(first, what):
+    means = [of[what]["mean"] for of in first.values()]
+    return f"{min(means):.2f} to {max(means):.2f}"
+
+
+def table(header, rows):
+    return "\n".join("| " + " | ".join(line) + " |" for line in [header, ["---"] * len(header), *rows])
+
+
+def worst(cell):
+    """Mean in %, and the highest in brackets where it is another number."""
+    mean, most = f"{100 * cell['mean']:.0f}", f"{100 * cell['max']:.0f}"
+    return mean if most == mean else f"{mean} ({most})"
+
+
+def attacks_table():
+    pay = results("federation")["every"]["pay"]
+    rows = []
+    for name in pay["IID"]:
+        cells = [worst(of[name][protocol]) for of in pay.values() for protocol in PROTOCOLS]
+        rows.append([f"*{name}*" if name in WORKED else name, *cells])
+    header = [f"{skew}: {told}" if told == "plain" else told for skew in pay for told in PROTOCOLS.values()]
+    return table(["rider (in italics: a client that worked)", *header], rows)
+
+
+def separation_table():
+    of = results("federation")["every"]["honest"]
+    named = {
+        "plain": "plain",
+        "features": "features",
+        "every, kinship 6": "every",
+        "every, imitating, kinship 6": "+ imitations",
+    }
+    rows = [["plain riders", *(pair(of, p, "AUC") for p in named)],
+            ["those that imitate work too", *(pair(of, p, "AUC, knowing riders too") for p in named)]]  # fmt: skip
+    return table(
+        ["how often an honest client's total pay is above a rider's (AUC), IID / Dirichlet", *named.values()], rows
+    )
+
+
+def first_table():
+    rows = []
+    for world, told in WORLDS.items():
+        of = results("federation")["first"][world]
+        plain = [name for name in of["riders"] if name not in IMITATING and name not in WORKED]
+        most = [f"{100 * max(of[asked][name]['max'] for name in plain):.0f}" for asked in ("riders", "z alone")]
+        some = [worst(of["riders"][name]) for name in ("a tenth of its data", *WORKED)]
+        rank = f"{of['spearman']['mean']:.2f} ({of['spearman']['min']:.2f})"
+        rows.append([told, *most, *some, rank])
+    header = [
+        "",
+        "plain riders, at most",
+        "the same without the echo test",
+        "a tenth of its data",
+        *(f"*{name}*" for name in WORKED),
+    ]
+    return table([*header, "Spearman of pay with accuracy (least)"], rows)
+
+
+def report_table():
+    found = results("federation")["report"]
+    told = {"plain": "plain", "features": "features", "every": "features and echo test"}
+    student = "student of the broadcast"
+    plain = [name for name in found["IID"] if name != student]
+    most = [" / ".join(f"{100 * max(of[name][p]['max'] for name in plain):.0f}" for of in found.values()) for p in told]
+    rows = [["plain riders, at most", *most], [student, *(both(found, student, p) for p in told)]]
+    return table(["% of mean honest pay, IID / Dirichlet", *told.values()], rows)
+
+
+def weights_table():
+    found = results("federation")["weighted"]
+    rules = {"equal": "equal", "mean score": '`weights="score"`', "median score": "median score"}
+    rows = [[case, *(" / ".join(f"{of[f'{case}, {rule}']['mean']:.3f}" for of in found.values()) for rule in rules)]
+            for case in ("all honest", "a third flips labels")]  # fmt: skip
+    return table(["IID / Dirichlet", *rules.values()], rows)
+
+
+def rings_table():
+    rows = []
+    for world, told in WORLDS.items():
+        rings = results("federation")["first"][world]["rings"]
+        for kind in ("made up", "permuted"):
+            cells = [("mean", 30), ("median", 30), ("median", 40), ("median", 45)]
+            rows.append(
+                [told, kind, *(f"{100 * rings[f'{kind} {share}%'][over]['max']:.1f} %" for over, share in cells)]
+            )
+    return table(["", "labelling", "mean, ring of 30 %", "median, 30 %", "median, 40 %", "median, 45 %"], rows)
+
+
+def honest_table():
+    of = results("federation")["every"]["honest"]
+    rows = [[told, *(pair(of, f"{p}, kinship 6", what, ".1f", 100) for p in ("every", "every, imitating"))]
+            for what, told in (("honest replies that fail", "replies that fail the echo test, %"), ("honest pay lost", "pay lost to it, %"),
+                               ("with z", "pay lost to it and to z > 3, %"), ("honest clients paid nothing", "clients paid nothing at all, %"),
+                               ("lowest honest pay", "the least that one was paid, % of the mean"))]  # fmt: skip
+    rows.append(
+        [
+            "mean score a round",
+            *(pair(of, f"{p}, kinship 6", "mean honest score", ".4f") for p in ("every", "every, imitating")),
+        ]
+    )
+    return table(["honest clients, IID / Dirichlet", "every", "+ imitations"], rows)
+
+
+def private_table():
+    found = results("federation")["private"]
+    told = {"fail, round 1": "fail the echo test, round 1", "fail, rounds 2 to 4": "fail it, rounds 2 to 4",
+            "significant, round 1": "plain score above 3 errors, round 1"}  # fmt: skip
+    rows = [[noise.removeprefix("noise "), *(pair(found, noise, what, ".0%") for what in told), pair(found, noise, "accuracy after round 4", ".3f")]
+            for noise in found["IID"]]  # fmt: skip
+    return table(["noise multiplier", *told.values(), "accuracy after round 4"], rows)
+
+
+def overhead_table():
+    n = json.loads(OVERHEAD.read_text())
+    yardstick = next(each["median"] for each in n["times"] if each["part"] == "inference")
+    rows = []
+    for each in n["times"]:
+        about = "~" if each["scaled"] else ""
+        spread = f" ({seconds(each['least'])} to {seconds(each['most'])})" if each["runs"] > 1 else ""
+        stored = f"; {each['bytes'] / 1e6:.0f} MB on disk" if "bytes" in each else ""
+        rows.append(
+            [each["what"], f"{about}{seconds(each['median'])} s{spread}{stored}", seconds(each["median"] / yardstick)]
+        )
+    loads = [each["load"] for each in n["times"]]
+    machine = n["machine"]
+    said = (f"{machine['cpu']}, one thread, NumPy {machine['numpy']}; medians with the least and the most; `~`: timed on a part and scaled up. "
+            f"Load when a figure began {min(loads):.1f} to {max(loads):.1f}"
+            f"{'' if n['quiet'] else ': others were using the machine, so the ratios say more than the seconds'}.")  # fmt: skip
+    return table(["", "time", "of the first row"], rows) + "\n\n" + textwrap.fill(said, 118, break_on_hyphens=False)
+
+
+def seconds(s):
+    return f"{s:.0f}" if s >= 10 else f"{s:.1f}" if s >= 1 else f"{s:.2g}"
+
+
+def said_small():
+    found = results("federation")["small network"]
+    return (
+        " / ".join(f"{100 * of['honest replies that fail alone']:.0f} %" for of in found.values())
+        + " (IID / Dirichlet)"
+    )
+
+
+def said_standing():
+    found = results("federation")["small network"].values()
+    return f"{min(of['honest']['min'] for of in found):.1f} at least and noise {max(of['riders']['max'] for of in found):.1f} at most"
+
+
+def said_noise():
+    of = [skew["every, kinship 6"] for skew in results("federation")["every"]["honest"].values()]
+    total, passed = (sum(each[what] for each in of) for what in ("noised replies", "noised replies that pass"))
+    return f"{passed or 'none'} of {total} noised models, the highest {max(each['highest kinship of noise'] for each in of):.1f}"
+
+
+def said_gold():
+    pay = results("federation")["every"]["pay"].values()
+    most = max(abs(of[name]["plain + 100 gold"]["mean"] - of[name]["plain"]["mean"]) for of in pay for name in of)
+    return f"{100 * most:.1f} points"
+
+
+def said_copies():
+    found = [of["copies"]["mean, not audited"]["mean"] for of in results("federation")["first"].values()]
+    assert all(
+        of["copies"]["mean, audited"]["min"] == of["copies"]["mean, audited"]["max"] == 1
+        for of in results("federation")["first"].values()
+    )
+    return f"{min(found):.1f} to {max(found):.1f} times"
+
+
+def said_minority():
+    pay = results("federation")["every"]["pay"]
+    assert all(of[WORKED[0]]["every"]["min"] > 0 for of in pay.values())
+    return f"{both(pay, WORKED[0], 'every')} % of the others' mean under `every` and {both(pay, WORKED[0], 'plain')} % under plain scores"
+
+
+def said_score():
+    return pair(results("federation")["every"]["honest"], "every, kinship 6", "mean honest score", ".4f")
+
+
+def took(what):
+    return next(each["median"] for each in json.loads(OVERHEAD.read_text())["times"] if what in each["what"])
+
+
+def said_plain():
+    found = [took(what) / took("784-64-10 (NumPy)") for what in ("mean over peers", "median over peers")]
+    assert max(found) < 1
+    return f"{100 * found[0]:.0f} % (mean) or {100 * found[1]:.0f} % (median)"
+
+
+def said_features():
+    found = took("mean, public features")
+    assert found < took("small CNN")
+    return f"{found / took('784-64-10 (NumPy)'):.1f} times that, {100 * found / took('small CNN'):.0f} % of the convolutional one's"
+
+
+def said_labels():
+    return both(results("federation")["every"]["pay"], "real images, random labels", "every") + " %"
+
+
+def filled(page):
+    """The page with its tables and numbers as the results have them; a comment that begins a line would end a paragraph."""
+    assert not re.search(r"^\s*<!-- said", page, flags=re.M)
+    page = re.sub(
+        r"<!-- table: (\w+) -->.*?<!-- end -->",
+        lambda m: f"<!-- table: {m[1]} -->\n{globals()[m[1] + '_table']()}\n<!-- end -->",
+        page,
+        flags=re.S,
+    )
+    return re.sub(
+        r"<!-- said: (\w+) -->.*?<!-- end -->",
+        lambda m: f"<!-- said: {m[1]} -->{globals()['said_' + m[1]]()}<!-- end -->",
+        page,
+        flags=re.S,
+    )
+
+
 def curves(data, seed, out):
     """The exact curves of `verax reproduce` as rows."""
     verax = Path(sys.executable).with_name("verax")
@@ -377,19 +654,19 @@ def summarised(rows):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--check", action="store_true", help="change nothing; exit 1 if the README would change")
+    parser.add_argument("--check", action="store_true", help="change nothing; exit 1 if a page would change")
     parser.add_argument("--figures", metavar="DATA", help="run `verax reproduce` on the data in this folder first")
     args = parser.parse_args()
     if args.figures:
         with tempfile.TemporaryDirectory() as out:
             rows = [row | {"seed": seed} for seed in range(3) for row in curves(args.figures, seed, out)]
         (HERE / "results" / "figures.json").write_text(json.dumps(summarised(rows), indent=1) + "\n")
-    readme, wanted = HERE / "README.md", text()
-    if args.check:
-        if not readme.exists() or readme.read_text() != wanted:
-            sys.exit("paper/README.md is not what results/*.json say; run: python paper/build_readme.py")
-    else:
-        readme.write_text(wanted)
+    wanted = {HERE / "README.md": text(), FEDERATION: filled(FEDERATION.read_text())}
+    for page, told in wanted.items():
+        if not args.check:
+            page.write_text(told)
+        elif not page.exists() or page.read_text() != told:
+            sys.exit(f"{page.parent.name}/{page.name} is not what the results say; run: python paper/build_readme.py")
 
 
 if __name__ == "__main__":
