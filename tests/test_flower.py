@@ -121,7 +121,7 @@ def test_the_first_round_pays_work_and_pays_an_echo_nothing(tmp_path):
     assert rounds.verify("federation-1") == []
     assert rounds.payment("federation-1", "1") == (outcome.amounts["1"],) * 2
     text = (tmp_path / "pages" / "round-1.html").read_text()
-    assert "federation, round 1" in text and "<h2>Scores</h2>" in text
+    assert "federation, round 1" in text and "<h2>Scores</h2>" in text and "<h2>Payments</h2>" in text
 
 
 def test_paying_twice_for_the_same_round_pays_once(tmp_path):

@@ -34,6 +34,7 @@ from verax.errors import ExtraMissing, InputError, OptionError, VeraxError
 from verax.files import write_atomically
 from verax.mechanisms import Scores, score
 from verax.page import page
+from verax.payments import Payment, Payments, minor_units, scale_of
 from verax.reports import Reports, some
 
 try:
@@ -319,12 +320,26 @@ class PaidStrategy(Strategy):
             log(WARNING, "round %s is not paid: %s", server_round, error)
         self.outcomes.append(outcome)
         log(INFO, "scores of round %s:\n%s", server_round, outcome.table())
-        if self.pages is not None and outcome.scores is not None:
+        if self.pages is not None:
             self.pages.mkdir(parents=True, exist_ok=True)
             text = page(
-                f"{self.name}, round {server_round}", scores=outcome.scores, certificates=outcome.certificates()
+                f"{self.name}, round {server_round}",
+                scores=outcome.scores,
+                certificates=outcome.certificates(),
+                payments=self._payments(outcome),
             )
             write_atomically(self.pages / f"round-{server_round}.html", lambda file: file.write(text.encode()))
+
+    def _payments(self, outcome: Outcome) -> Payments | None:
+        """What the ledger paid, for a page."""
+        if self.payroll is None or not outcome.amounts:
+            return None
+        p = self.payroll
+        budget = minor_units(p.budget, scale_of(p.currency), p.currency)
+        paid = tuple(Payment(agent, amount) for agent, amount in sorted(outcome.amounts.items()))
+        back = budget - sum(outcome.amounts.values())
+        notes = tuple(f"{agent}: {why}" for agent, why in outcome.unpaid.items())
+        return Payments(p.scheme, p.currency, scale_of(p.currency), budget, back, paid, notes)
 
     def _settled(self, server_round: int, replies: Sequence[_Reply], dropped: dict[str, str]) -> Outcome:
         if len(replies) < 2:

@@ -35,6 +35,7 @@ import numpy as np
 from verax.audit import to_json
 from verax.audit.copies import copies
 from verax.errors import ConflictError, InputError, LedgerError
+from verax.joint import Public
 from verax.ledger import HOUSE, Entry, Head, Journal, Ledger, Transfer
 from verax.market import Submissions, bounds, market, stake
 from verax.mechanisms import Mechanism, Score, Scores, score
@@ -234,12 +235,18 @@ def _payable(scores: Scores, spec: Spec) -> Scores:
     """The scores with those taken away that are not significant enough for the spec, so that no scheme pays them."""
     if spec.significance is None:
         return scores
-    least = spec.significance
+    least = spec.significance * _dimensions_left(spec)
 
     def paid(s: Score) -> bool:
         return s.score is None or s.stderr is None or s.score >= least * s.stderr
 
     return replace(scores, scores=tuple(s if paid(s) else replace(s, score=None) for s in scores.scores))
+
+
+def _dimensions_left(spec: Spec) -> float:
+    """By how much features that take out many dimensions make a standard error too small: tasks over what is left."""
+    signal = Public.of(None if spec.public is None else np.array(spec.public), len(spec.tasks))
+    return len(spec.tasks) / max(len(spec.tasks) - signal.rank, 1) if signal.features is not None else 1.0
 
 
 def _settle_market(
