@@ -248,19 +248,28 @@ class _Rows:
         said, _ = per_task.tallies(theirs, len(reports.classes), plan.engine)
         self.rest = signal.residual(said.astype(np.float64))
 
-    def _psi(self, i: int) -> Floats:
-        labels = self.reports.labels[i, self.common]
-        theirs = self.rest
-        if self.same:
-            theirs = theirs - self.signal.residual(self.identity[labels])
-        return np.asarray((self.signal.residual(self._row(i, labels)) * theirs).sum(1))
+    def _psi(self, chosen: Ints) -> Floats:
+        """psi of some agents (I, N): what is public taken out of all their columns in one product."""
+        labels = np.asarray(_all(self.reports.labels[chosen], self.common))
+        own = self.identity[labels]
+        plain = self.plan.rule.counts_only and np.array_equal(self.plan.matrix, self.identity)  # type: ignore[arg-type]
+        said = self._left(own) if self.same or plain else None
+        mine = said if plain and said is not None else self._left(self._rows(chosen, labels))
+        theirs = self.rest if said is None or not self.same else self.rest - said
+        return np.asarray((mine * theirs).sum(2))
 
-    def _row(self, i: int, labels: Labels) -> Floats:
+    def _left(self, tables: Floats) -> Floats:
+        """The residuals of tables (I, N, L)."""
+        agents, tasks, classes = tables.shape
+        side_by_side = tables.transpose(1, 0, 2).reshape(tasks, agents * classes)
+        return self.signal.residual(side_by_side).reshape(tasks, agents, classes).transpose(1, 0, 2)
+
+    def _rows(self, chosen: Ints, labels: Labels) -> Floats:
         if self.plan.rule.counts_only:
             assert self.plan.matrix is not None
             return np.asarray(self.plan.matrix.astype(np.float64)[labels])
         assert self.reports.probabilities is not None
-        p = self.reports.probabilities[i, self.common]
+        p = np.asarray(_all(self.reports.probabilities[chosen], self.common))
         if self.plan.rule.name == "brier":
             return np.asarray(2.0 * p)
         return np.asarray(np.log(np.maximum(p, self.plan.rule.floor or 0.0)))
@@ -276,4 +285,5 @@ class _Rows:
         return (psi @ self.signal.weights).tolist(), psi
 
     def _each(self, chosen: Ints) -> Iterator[Floats]:
-        return (self._psi(i) for i in chosen.tolist())
+        step = max(1, self.plan.engine.max_bytes // (64 * self.tasks * len(self.identity)))
+        return (psi for i in range(0, len(chosen), step) for psi in self._psi(chosen[i : i + step]))
