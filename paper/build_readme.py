@@ -594,7 +594,7 @@ def said_plain():
 def said_features():
     found = took("mean, public features")
     assert found < took("small CNN")
-    return f"{found / took('784-64-10 (NumPy)'):.1f} times that, {100 * found / took('small CNN'):.0f} % of the convolutional one's"
+    return f"{found / took('784-64-10 (NumPy)'):.1f} times its predictions, {100 * found / took('small CNN'):.0f} % of the convolutional one's"
 
 
 def said_labels():
