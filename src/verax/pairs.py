@@ -22,6 +22,7 @@ from verax.reports import Reports
 from verax.rules import Rule
 
 _GROUPS = 50
+_FEW = Engine("numpy")  # one or two pairs at a time: nothing to load or to spread
 
 
 @dataclass(frozen=True)
@@ -89,10 +90,8 @@ def all_pairs(reports: Reports, signal: Public, plan: Plan) -> list[Part | None]
         value, able = _all_values(rows, labels, classes, sign, half, plan.engine)
         able[np.arange(len(rows)), who] = False
         if plan.over == "median":
-            stderr = [
-                _median_stderr(reports, signal, plan, i, v, a)
-                for i, v, a in zip(who.tolist(), value, able, strict=True)
-            ]
+            middle = zip(who.tolist(), value, able, strict=True)
+            stderr = [_median_stderr(labels, classes, half, plan, i, v, a) for i, v, a in middle]
         else:
             phi = kernels.phi(rows, labels, classes, sign, half, who, plan.engine)
             stderr = [_mean_stderr(p / max(a.sum(), 1), half) for p, a in zip(phi, able, strict=True)]
@@ -136,19 +135,23 @@ def _centre(values: Floats, over: str | None) -> float:
 
 
 def _median_stderr(
-    reports: Reports, signal: Public, plan: Plan, i: int, value: Floats, able: npt.NDArray[np.bool_]
+    labels: Labels, classes: int, half: Ints | None, plan: Plan, i: int, value: Floats, able: npt.NDArray[np.bool_]
 ) -> float:
     """The middle peer's error; only the peers that may be in the middle are looked at again."""
     peers = np.nonzero(able)[0]
     if not len(peers):
         return math.nan
-    ordered = np.sort(value[peers])
+    held = value[peers]
+    ordered = np.sort(held)
     places = (len(peers) - 1) // 2, len(peers) // 2
+    near = np.nonzero((held == ordered[places[0]]) | (held == ordered[places[1]]))[0]
+    halves = 1 if half is None else 2
+    counts = kernels.counts(labels[i : i + 1], labels[peers[near]], classes, half, halves, _FEW)
+    stderr = of_counts(counts.reshape(len(near), halves, 1, classes, classes), plan)[1]
     found = []
     for place in places:
-        near = peers[value[peers] == ordered[place]]
-        errors = np.sort(_pairs(reports, signal, plan, i, reports.labels[near]).stderr)
-        found.append(errors[place - int((value[peers] < ordered[place]).sum())])
+        same = np.sort(stderr[held[near] == ordered[place]])
+        found.append(same[place - int(np.searchsorted(ordered, ordered[place]))])
     return float((found[0] + found[1]) / 2)
 
 
