@@ -119,7 +119,7 @@ def of_score(found: Found) -> str:
 
 def of_million(found: Found) -> str:
     """The mean over peers: what, way, time with spread, read passes, time an agent."""
-    case = next(c for c in found["cases"] if c["kind"] == "linear")
+    case = next((c for c in found["cases"] if c["kind"] == "linear"), {"ways": []})
     names = {"scores": "scores, as arrays", "with errors": "with standard errors, as arrays", "score": "`verax.score`"}
     rows = []
     for w in case["ways"]:
@@ -131,7 +131,7 @@ def of_million(found: Found) -> str:
 
 
 def of_rows(found: Found) -> str:
-    case = next(c for c in found["cases"] if c["kind"] == "rows")
+    case = next((c for c in found["cases"] if c["kind"] == "rows"), {"ways": []})
     return table(["", "time"], [[w["way"], spread(w) if w["median_s"] else "-"] for w in case["ways"]])
 
 
@@ -176,13 +176,18 @@ def of_compiling(found: Found) -> str:
 
 
 def of_machine(found: Found) -> str:
-    m, v = found["machine"], found["versions"]
+    m, ways = found["machine"], [w for c in found["cases"] for w in c["ways"]]
+    ways += [point for g in found["growth"] for points in g["lines"].values() for point in points]
+    ways = [w for w in ways if w["median_s"] is not None]
+    busy = [w for w in ways if (w["others"] or 0) > 0.1]
+    runs = " or ".join(str(n) for n in sorted({w["runs"] for w in ways}))
+    first, last = (edge(c["when"] for c in found["cases"]) for edge in (min, max))
     return (
-        f"{m['cpu']}, {m['cores']} cores, {m['when']}; load {m['load_at_start']:.2f} before the run and "
-        f"{m['load_at_end']:.2f} after it (the run itself is 1). "
-        + ", ".join(f"{name} {version}" for name, version in v.items())
-        + f". Medians of {found['runs']}."
-    )
+        f"{m['cpu']}, {m['cores']} cores, {first} to {last}. Medians of {runs} runs. Other processes used more than a "
+        f"tenth of a core during {len(busy)} of {len(ways)} figures (`others` in the JSON), and at most "
+        f"{max([0.0, *(w['others'] for w in busy)]):.1f} cores. "
+        + ", ".join(f"{name} {version}" for name, version in found["versions"].items()) + "."
+    )  # fmt: skip
 
 
 def of_gpu() -> str:
@@ -221,7 +226,12 @@ def page(text: str, found: Found) -> str:
 
     def made(match: re.Match[str]) -> str:
         name = match[1]
-        return f"<!-- table: {name} -->\n{of_gpu() if name == 'gpu' else TABLES[name](found)}\n<!-- end -->"
+        text = of_gpu() if name == "gpu" else TABLES[name](found)
+        if text.count("\n") == 1:  # a header alone
+            text = (
+                f"Not measured yet: `python benchmarks/scoring.py --case {name} --out benchmarks/results/scoring.json`"
+            )
+        return f"<!-- table: {name} -->\n{text}\n<!-- end -->"
 
     return re.sub(r"<!-- table: (\w+) -->.*?<!-- end -->", made, text, flags=re.S)
 
@@ -237,7 +247,8 @@ def pictures(found: Found) -> None:
 
     plt.rcParams.update({"font.size": 9, "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True,
                          "grid.color": "#dddddd", "grid.linewidth": 0.6, "axes.axisbelow": True})  # fmt: skip
-    _growth(plt, found)
+    if found["growth"]:
+        _growth(plt, found)
     _fractions(plt, found)
 
 
