@@ -1,7 +1,7 @@
 """Riders: what somebody replies in a federation who did not do the work; what it earns is scored elsewhere.
 
 A rider knows the broadcasts so far (`history`, the last one just sent out) and has a generator of its own. Those that
-know the test of `federation.echo_test` follow the plain ones; last come lies of a client that did train.
+know the test of `echo.echo_test` follow the plain ones; last come lies of a client that did train.
 """
 
 from __future__ import annotations
