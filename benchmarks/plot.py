@@ -259,8 +259,11 @@ def _growth(plt: Any, found: Found) -> None:
         "classes": "All pairs: classes (100 agents, 10,000 tasks)",
         "agents, mean over peers": "Mean over peers, an agent (1,000 tasks, 10 classes)",
     }  # fmt: skip
-    figure, axes = plt.subplots(2, 2, figsize=(10, 7.2), layout="constrained")
+    rows, columns = -(-len(found["growth"]) // 2), min(2, len(found["growth"]))
+    figure, axes = plt.subplots(rows, columns, figsize=(5 * columns, 3.6 * rows), layout="constrained", squeeze=False)
     handles: dict[str, Any] = {}
+    for axis in axes.flat[len(found["growth"]) :]:
+        axis.set_visible(False)
     for g, axis in zip(found["growth"], axes.flat, strict=False):
         flat = "mean over peers" in g["by"]
         for name, points in g["lines"].items():
