@@ -260,7 +260,9 @@ def _growth(plt: Any, found: Found) -> None:
         "agents, mean over peers": "Mean over peers, an agent (1,000 tasks, 10 classes)",
     }  # fmt: skip
     rows, columns = -(-len(found["growth"]) // 2), min(2, len(found["growth"]))
-    figure, axes = plt.subplots(rows, columns, figsize=(5 * columns, 3.6 * rows), layout="constrained", squeeze=False)
+    figure, axes = plt.subplots(
+        rows, columns, figsize=(10 if columns > 1 else 7, 3.6 * rows), layout="constrained", squeeze=False
+    )
     handles: dict[str, Any] = {}
     for axis in axes.flat[len(found["growth"]) :]:
         axis.set_visible(False)
@@ -276,7 +278,7 @@ def _growth(plt: Any, found: Found) -> None:
         axis.set_ylabel("microseconds an agent" if flat else "seconds")
         if flat:
             axis.set_ylim(0.3, 300)
-    figure.legend(handles.values(), handles, loc="outside lower center", ncols=3, frameon=False)
+    figure.legend(handles.values(), handles, loc="outside lower center", ncols=2, frameon=False)
     figure.savefig(PAGE.parent / "performance-growth.png", dpi=110)
     plt.close(figure)
 

@@ -201,7 +201,8 @@ def seconds(call: Call, times: int = 1) -> float:
 
 
 def timed(timing: Timing, call: Call, clock: Clock, check: Callable[[Any], None] | None = None) -> Timing:
-    """A way of ours: the whole work, checked once and timed so many times; three times where it is long."""
+    """A way of ours: the whole work, checked once and timed so many times; once only where it is long."""
+    start = time.perf_counter()
     try:
         result = call()
     except Exception as error:
@@ -209,10 +210,10 @@ def timed(timing: Timing, call: Call, clock: Clock, check: Callable[[Any], None]
     if check is not None:
         check(result)
     del result
-    once = seconds(call)
-    times = max(1, int(0.1 / once))
-    taken, disturbed = clock.take(lambda: seconds(call, times), min(3, clock.runs) if once > LIMIT else None)
-    return timing.took(taken, disturbed)
+    if time.perf_counter() - start > LIMIT:
+        return timing.took(*clock.take(lambda: seconds(call), 1))
+    times = max(1, int(0.1 / seconds(call)))
+    return timing.took(*clock.take(lambda: seconds(call, times)))
 
 
 def scaled(timing: Timing, work: today.Work, total: int, clock: Clock, limit: float = LIMIT) -> Timing:
@@ -375,20 +376,31 @@ def bounded(case: Case, timing: Timing, top: dict[str, float]) -> Timing:
     return replace(timing, ceiling=name, delivered=asked / spent, done=done / spent)
 
 
-def measure(case: Case, clock: Clock, top: dict[str, float]) -> dict[str, Any]:
-    """One case, told as it goes."""
+def measure(case: Case, clock: Clock, top: dict[str, float]) -> Iterator[dict[str, Any]]:
+    """One case, told as it goes: what is known of it after every way."""
     load, when = os.getloadavg()[0], time.strftime("%Y-%m-%d %H:%M:%S")
     print(f"\n{case.name}: {case.agents:,} agents x {case.tasks:,} tasks x {case.classes} classes (load {load:.2f})")
-    found = []
-    for timing in KINDS[case.kind](case, clock):
-        found.append(bounded(case, timing, top))
-        print(line(found[-1]), flush=True)
-        gc.collect()
-    here = asdict(case) | {"when": when, "load": load, "ways": [asdict(t) for t in found]}
+    here = asdict(case) | {"when": when, "load": load, "ways": []}
     if case.kind == "linear" or case.agents == 2:
         here["read_pass_s"], here["read_words_pass_s"] = ceilings.pass_over(reports_of(case))
         print(f"  one read pass {here['read_pass_s']:.4g} s, as 64-bit words {here['read_words_pass_s']:.4g} s")
-    return here
+    for timing in KINDS[case.kind](case, clock):
+        found = bounded(case, timing, top)
+        here["ways"].append(asdict(found))
+        print(line(found), flush=True)
+        gc.collect()
+        yield here
+
+
+def joined(old: dict[str, Any] | None, new: dict[str, Any]) -> dict[str, Any]:
+    """A case with its new figures, and the old ones of ways that were not measured again yet."""
+
+    def key(way: dict[str, Any]) -> tuple[Any, ...]:
+        return way["way"], way["gives"], way["threads"]
+
+    again = {key(way) for way in new["ways"]}
+    rest = [way for way in old["ways"] if key(way) not in again] if old else []
+    return new | {"ways": [*new["ways"], *rest]}
 
 
 def line(t: Timing) -> str:
@@ -609,9 +621,11 @@ def run(names: list[str], clock: Clock, out: Path | None) -> Found:
         found.compiling = compiling()
     for case in CASES:
         if not names or case.name in names:
-            there = {c["name"]: c for c in found.cases} | {case.name: measure(case, clock, found.ceilings)}
-            found.cases = [there[c.name] for c in CASES if c.name in there]
-            keep()
+            before = {c["name"]: c for c in found.cases}
+            for here in measure(case, clock, found.ceilings):
+                there = before | {case.name: joined(before.get(case.name), here)}
+                found.cases = [there[c.name] for c in CASES if c.name in there]
+                keep()
     if not names or "growth" in names:
         found.growth = []
         for grown in growth(clock):
