@@ -14,6 +14,7 @@ from verax.kernels import Engine, Floats, Ints, Labels
 
 _MOST_CELLS = 2**32  # of a table that the compiled form can point into
 _WORTH_COMPILING = 1.0  # seconds
+_BLOCK = 255  # agents whose hits a byte can count
 
 
 def _fast(engine: Engine | None, labels: Labels, classes: int, seconds: float) -> bool:
@@ -36,11 +37,15 @@ def tallies(labels: Labels, classes: int, engine: Engine | None = None) -> tuple
         from verax.kernels import _per_task_numba as fast
 
         return fast.tallies(np.ascontiguousarray(labels), classes)
-    said = np.empty((labels.shape[1], classes), dtype=np.int64)
-    held = np.empty((labels.shape[0], classes), dtype=np.int64)
-    for k in range(classes):
-        hit = labels == k
-        said[:, k], held[:, k] = hit.sum(0), hit.sum(1)
+    agents, tasks = labels.shape
+    said = np.zeros((tasks, classes), dtype=np.int64)
+    held = np.empty((agents, classes), dtype=np.int64)
+    for i in range(0, agents, _BLOCK):
+        block = labels[i : i + _BLOCK]
+        for k in range(classes):
+            hit = block == k
+            said[:, k] += np.add.reduce(hit.view(np.uint8), axis=0, dtype=np.uint8)
+            held[i : i + _BLOCK, k] = np.count_nonzero(hit, axis=1)
     return said, held
 
 
