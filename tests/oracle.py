@@ -6,6 +6,8 @@ reference label l: S[f(n), l] for labels, log p or 2p for probabilities.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 import numpy.typing as npt
 
@@ -58,3 +60,46 @@ def score(report: npt.NDArray[np.generic], reference: Ints, rule: str, strata: I
         return pmi(rows, g, z, floor)
     paid = {"zero-one": rows, "brier": 2 * rows, "ce": np.log(np.maximum(rows, floor))}[rule]
     return same_stratum_pairs(paid, g, z) if strata is not None or len(g) < 3 else all_triples(paid, g)
+
+
+@dataclass(frozen=True)
+class Case:
+    """Reports of two sides, a part and a half for every task, and a sign that is given."""
+
+    rows: npt.NDArray[np.signedinteger]
+    columns: npt.NDArray[np.signedinteger]
+    classes: int
+    part: Ints
+    parts: int
+    half: Ints
+    sign: Ints
+
+
+def counted(c: Case, part: Ints, parts: int) -> Ints:
+    """Task by task, the definition of the counts."""
+    found = np.zeros((len(c.rows), len(c.columns), parts, c.classes, c.classes), dtype=np.int64)
+    for i, j in np.ndindex(found.shape[:2]):
+        both = (c.rows[i] >= 0) & (c.columns[j] >= 0)
+        np.add.at(found[i, j], (part[both], c.rows[i][both], c.columns[j][both]), 1)
+    return found
+
+
+def excess(c: Ints) -> Ints:
+    return c.sum() * c - np.outer(c.sum(1), c.sum(0))
+
+
+def signs(counts: Ints, sign: str | Ints) -> Ints:
+    """S of one pair for each half: given, learned on the same half, or learned on the other."""
+    if not isinstance(sign, str):
+        return np.broadcast_to(sign, counts.shape)
+    learned = np.array([excess(c) > 0 for c in counts]).astype(np.int64)
+    return learned if sign == "plugin" else learned[::-1]
+
+
+def paid(counts: Ints, sign: str | Ints) -> tuple[Ints, Ints]:
+    """sum_kl S(k, l) (n C(k, l) - a(k) b(l)) and n, pair by pair and half by half."""
+    total = np.zeros(counts.shape[:3], dtype=np.int64)
+    for i, j in np.ndindex(counts.shape[:2]):
+        s = signs(counts[i, j], sign)
+        total[i, j] = [(excess(c) * s[h]).sum() for h, c in enumerate(counts[i, j])]
+    return total, counts.sum((-2, -1))

@@ -7,12 +7,12 @@ import itertools
 import subprocess
 import sys
 import tracemalloc
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 
+from oracle import Case, counted, paid, signs
 from verax import kernels
 from verax.errors import ExtraMissing, InputError, OptionError
 from verax.kernels import Engine, _numpy
@@ -22,19 +22,6 @@ Floats = npt.NDArray[np.float64]
 
 BACKENDS = ["numpy", *(["numba"] if importlib.util.find_spec("numba") else [])]
 ENGINES = [Engine(b, threads, size) for b in BACKENDS for threads, size in ((1, 2**26), (2, 1))]
-
-
-@dataclass(frozen=True)
-class Case:
-    """Reports of two sides, a part and a half for every task, and a sign that is given."""
-
-    rows: npt.NDArray[np.signedinteger]
-    columns: npt.NDArray[np.signedinteger]
-    classes: int
-    part: Ints
-    parts: int
-    half: Ints
-    sign: Ints
 
 
 def case(seed: int, tasks: int | None = None) -> Case:
@@ -55,36 +42,6 @@ def case(seed: int, tasks: int | None = None) -> Case:
     part, half = rng.integers(0, parts, tasks), rng.integers(0, 2, tasks)
     sign = np.eye(classes, dtype=np.int64) if seed % 5 == 0 else rng.integers(0, 2, (classes, classes))
     return Case(rows, columns, classes, part, parts, half, sign)
-
-
-def counted(c: Case, part: Ints, parts: int) -> Ints:
-    """Task by task, the definition of the counts."""
-    found = np.zeros((len(c.rows), len(c.columns), parts, c.classes, c.classes), dtype=np.int64)
-    for i, j in np.ndindex(found.shape[:2]):
-        both = (c.rows[i] >= 0) & (c.columns[j] >= 0)
-        np.add.at(found[i, j], (part[both], c.rows[i][both], c.columns[j][both]), 1)
-    return found
-
-
-def excess(c: Ints) -> Ints:
-    return c.sum() * c - np.outer(c.sum(1), c.sum(0))
-
-
-def signs(counts: Ints, sign: str | Ints) -> Ints:
-    """S of one pair for each half: given, learned on the same half, or learned on the other."""
-    if not isinstance(sign, str):
-        return np.broadcast_to(sign, counts.shape)
-    learned = np.array([excess(c) > 0 for c in counts]).astype(np.int64)
-    return learned if sign == "plugin" else learned[::-1]
-
-
-def paid(counts: Ints, sign: str | Ints) -> tuple[Ints, Ints]:
-    """sum_kl S(k, l) (n C(k, l) - a(k) b(l)) and n, pair by pair and half by half."""
-    total = np.zeros(counts.shape[:3], dtype=np.int64)
-    for i, j in np.ndindex(counts.shape[:2]):
-        s = signs(counts[i, j], sign)
-        total[i, j] = [(excess(c) * s[h]).sum() for h, c in enumerate(counts[i, j])]
-    return total, counts.sum((-2, -1))
 
 
 def influence(c: Case, sign: str | Ints, half: Ints, counts: Ints, skip: Ints) -> Floats:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import numpy.typing as npt
 import pytest
+
+from oracle import Case, counted, paid
 
 torch = pytest.importorskip("torch", reason="torch is not installed: pip install 'verax[torch]'")
 
@@ -14,19 +14,6 @@ from verax import kernels  # noqa: E402
 from verax.kernels import Engine, _torch  # noqa: E402
 
 Ints = npt.NDArray[np.int64]
-
-
-@dataclass(frozen=True)
-class Case:
-    """Reports of two sides, a part and a half for every task, and a sign that is given."""
-
-    rows: npt.NDArray[np.signedinteger]
-    columns: npt.NDArray[np.signedinteger]
-    classes: int
-    part: Ints
-    parts: int
-    half: Ints
-    sign: Ints
 
 
 def case(seed: int) -> Case:
@@ -47,31 +34,6 @@ def case(seed: int) -> Case:
     sign = rng.integers(0, 2, (classes, classes))
     sign = np.eye(classes, dtype=np.int64) if seed % 7 == 0 else sign | sign.T if seed % 7 == 1 else sign
     return Case(rows, columns, classes, part, parts, half, sign)
-
-
-def counted(c: Case, part: Ints, parts: int) -> Ints:
-    """Task by task, the definition of the counts."""
-    found = np.zeros((len(c.rows), len(c.columns), parts, c.classes, c.classes), dtype=np.int64)
-    for i, own in enumerate(c.rows):
-        for j, other in enumerate(c.columns):
-            both = (own >= 0) & (other >= 0)
-            np.add.at(found[i, j], (part[both], own[both], other[both]), 1)
-    return found
-
-
-def paid(counts: Ints, sign: str | Ints) -> tuple[Ints, Ints]:
-    """sum_kl S(k, l) (n C(k, l) - a(k) b(l)) and n from the counts, pair by pair and half by half."""
-    total = np.zeros(counts.shape[:3], dtype=np.int64)
-    for at in np.ndindex(total.shape):
-        learned = {"plugin": at[2], "split": 1 - at[2]}.get(sign) if isinstance(sign, str) else None
-        s = sign if learned is None else excess(counts[(*at[:2], learned)]) > 0
-        total[at] = (excess(counts[at]) * s).sum()
-    return total, counts.sum((-2, -1))
-
-
-def excess(c: Ints) -> Ints:
-    """n C - a b^T, 0 where there are too few tasks for a sign."""
-    return c.sum() * c - np.outer(c.sum(1), c.sum(0))
 
 
 ONE = Engine(threads=1)

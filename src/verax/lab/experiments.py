@@ -116,13 +116,8 @@ class Options:
 
 
 @dataclass(frozen=True)
-class Curve:
-    """A score at every misreport rate: exactly, with the error of one draw, and as drawn runs showed it.
-
-    >>> falling = Curve(1, "a", "mnist", "W", "0-1", "uniform", "truth", (0.0, 0.5), (0.9, 0.4), (0.0, 0.01), (), ())
-    >>> falling.decreasing, falling.name
-    (True, 'mnist W, 0-1, uniform, against truth')
-    """
+class _Setting:
+    """Which curve it is, before it has numbers."""
 
     figure: int
     panel: str
@@ -131,6 +126,17 @@ class Curve:
     score: str
     misreport: str
     reference: str
+
+
+@dataclass(frozen=True)
+class Curve(_Setting):
+    """A score at every misreport rate: exactly, with the error of one draw, and as drawn runs showed it.
+
+    >>> falling = Curve(1, "a", "mnist", "W", "0-1", "uniform", "truth", (0.0, 0.5), (0.9, 0.4), (0.0, 0.01), (), ())
+    >>> falling.decreasing, falling.name
+    (True, 'mnist W, 0-1, uniform, against truth')
+    """
+
     rates: tuple[float, ...]
     exact: tuple[float, ...]
     draw_error: tuple[float, ...]
@@ -146,19 +152,6 @@ class Curve:
     def decreasing(self) -> bool:
         """Whether every higher rate scores less, exactly."""
         return all(later < earlier for earlier, later in zip(self.exact, self.exact[1:], strict=False))
-
-
-@dataclass(frozen=True)
-class _Setting:
-    """Which curve it is, before it has numbers."""
-
-    figure: int
-    panel: str
-    data: str
-    agent: str
-    score: str
-    misreport: str
-    reference: str
 
 
 def load(source: str | Path | int = 0) -> dict[tuple[str, str], Predictions]:
