@@ -126,19 +126,33 @@ def test_products_beyond_64_bits_are_still_exact(monkeypatch):
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize(("agents", "tasks", "classes"), [(1, 1, 2), (130, 300, 10), (70, 257, 11), (3, 600, 2)])
-def test_tallies_and_sums_are_the_literal_ones(agents, tasks, classes, backend):
+@pytest.mark.parametrize(
+    ("agents", "tasks", "classes", "most"),
+    [
+        (1, 1, 2, 10**12),
+        (130, 300, 10, 2**26),
+        (70, 257, 11, 10**12),
+        (3, 600, 2, 2**26 + 1),
+        (5, 2100, 24, 2**26),  # the most labels that masks count, and more tasks than are counted at once
+        (5, 100, 25, 2**26),
+        (4, 70, 130, 1000),  # more than a byte holds
+    ],
+)
+def test_tallies_and_sums_are_the_literal_ones(agents, tasks, classes, most, backend):
     rng = default_rng(agents)
-    labels = rng.integers(0, classes, (agents, tasks)).astype(np.int8)
+    labels = rng.integers(0, classes, (agents, tasks)).astype(np.int8 if classes < 128 else np.int16)
     engine = Engine(backend)
     said, held = per_task.tallies(labels, classes, engine)
     assert said.tolist() == [[int((column == k).sum()) for k in range(classes)] for column in labels.T]
     assert held.tolist() == [[int((row == k).sum()) for k in range(classes)] for row in labels]
-    table = rng.integers(0, 10**12, (tasks, classes))
+    table = rng.integers(0, most, (tasks, classes))
+    table[:, 0] = most - 1
+    labels[0] = 0  # the largest sum there can be
+    said, held = per_task.tallies(labels, classes, engine)
     assert per_task.weighed(labels, table, engine).tolist() == [
         sum(int(table[n, k]) for n, k in enumerate(row)) for row in labels.tolist()
     ]
-    terms = table / 1e12, said.astype(float), rng.random((agents, classes)), rng.random((agents, classes))
+    terms = table / most, said.astype(float), rng.random((agents, classes)), rng.random((agents, classes))
     psi = per_task.influence(labels, *terms)
     total, square = per_task.spread(labels, *terms, engine)
     assert total == pytest.approx(psi.sum(1), rel=1e-12)

@@ -45,7 +45,7 @@ def mean_over_peers(reports: Reports, signal: Public, plan: Plan) -> list[Part |
         return None
     found: list[Part | None] = [None] * len(reports.agents)
     for g, mask in enumerate(masks):
-        members = np.nonzero(group == g)[0]
+        members, answered = np.nonzero(group == g)[0], int(mask.sum())
         beside = list(_beside(reports, signal, plan, g, masks, group))
         references = sum(b.peers for b in beside)
         if not references:
@@ -53,7 +53,7 @@ def mean_over_peers(reports: Reports, signal: Public, plan: Plan) -> list[Part |
         for chosen in _tiles(members, len(reports.tasks), len(beside), plan.engine):
             values, stderr = _together(beside, chosen, len(reports.tasks))
             for i, value, error in zip(chosen.tolist(), values, stderr.tolist(), strict=True):
-                found[i] = Part(value / references, error / references, int(mask.sum()), references)
+                found[i] = Part(value / references, error / references, answered, references)
     return found
 
 
@@ -206,9 +206,14 @@ class _Labels:
 
 def excess(n: int, own: Ints, held: Ints, rest: Ints, matrix: npt.NDArray[Any]) -> npt.NDArray[np.generic]:
     """<S, n C - a b^T> for every agent, C and b summed over its peers: integers, of any size they need."""
-    if n * (n + int(rest.sum(1).max(initial=0))) > _LARGEST:
+    if n * (n + int(rest.max(initial=0)) * len(matrix)) > _LARGEST:
         own, held, rest = own.astype(object), held.astype(object), rest.astype(object)
-    return np.asarray(n * own - ((held @ matrix) * rest).sum(1))
+    return np.asarray(n * own - np.einsum("kl,kl->k", _times(held, matrix), rest))
+
+
+def _times(held: Any, matrix: npt.NDArray[Any]) -> Any:
+    """held @ S, which the usual S leaves as it is."""
+    return held if np.array_equal(matrix, np.eye(len(matrix))) else held @ matrix
 
 
 def excess_of_cells(n: int, counts: Ints, held: Ints, rest: Ints, matrix: npt.NDArray[Any]) -> float:
@@ -219,8 +224,8 @@ def excess_of_cells(n: int, counts: Ints, held: Ints, rest: Ints, matrix: npt.ND
 def centre(n: int, held: Ints, rest: Ints, matrix: npt.NDArray[np.generic], same: bool) -> tuple[Floats, Floats]:
     """What `per_task.spread` takes out of each agent's psi: share (K, L) of what was said, shift (K, L) by label."""
     s, own, theirs = matrix.astype(np.float64), held / n, rest / n
-    share, rows = own @ s, theirs @ s.T
-    shift = (own * rows).sum(1, keepdims=True) - rows
+    share, rows = _times(own, s), _times(theirs, s.T)
+    shift = np.einsum("kl,kl->k", own, rows)[:, None] - rows
     if same:
         shift += share - np.diagonal(s)
     return share, shift

@@ -6,6 +6,7 @@ earns is the rule's business; what a score is worth in money is decided in `paym
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -73,7 +74,11 @@ class Scores:
     warnings: tuple[str, ...] = ()
 
     def __getitem__(self, agent: str) -> Score:
-        return next(s for s in self.scores if s.agent == agent)
+        return self._by_agent[agent]
+
+    @functools.cached_property
+    def _by_agent(self) -> dict[str, Score]:
+        return {s.agent: s for s in self.scores}
 
     def ranked(self) -> list[Score]:
         """Best first; agents without a score last."""
@@ -101,7 +106,7 @@ class Scores:
             "mechanism": asdict(self.mechanism),
             "tasks": self.tasks,
             "classes": list(self.classes),
-            "scores": [asdict(s) for s in self.scores],
+            "scores": [dict(vars(s)) for s in self.scores],
             "warnings": list(self.warnings),
         }
 

@@ -9,7 +9,7 @@ import hashlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -39,8 +39,7 @@ class Plan:
     engine: Engine = field(default_factory=Engine)
 
 
-@dataclass(frozen=True)
-class Part:
+class Part(NamedTuple):
     """What an agent scores on one kind of reference."""
 
     score: float
@@ -90,8 +89,7 @@ def all_pairs(reports: Reports, signal: Public, plan: Plan) -> list[Part | None]
         value, able = _all_values(rows, labels, classes, sign, half, plan.engine)
         able[np.arange(len(rows)), who] = False
         if plan.over == "median":
-            middle = zip(who.tolist(), value, able, strict=True)
-            stderr = [_median_stderr(labels, classes, half, plan, i, v, a) for i, v, a in middle]
+            stderr = _median_stderrs(rows, labels, half, plan, value, able, classes)
         else:
             phi = kernels.phi(rows, labels, classes, sign, half, who, plan.engine)
             stderr = [_mean_stderr(p / max(a.sum(), 1), half) for p, a in zip(phi, able, strict=True)]
@@ -134,25 +132,50 @@ def _centre(values: Floats, over: str | None) -> float:
     return float((ordered[(len(values) - 1) // 2] + ordered[len(values) // 2]) / 2)
 
 
-def _median_stderr(
-    labels: Labels, classes: int, half: Ints | None, plan: Plan, i: int, value: Floats, able: npt.NDArray[np.bool_]
-) -> float:
-    """The middle peer's error; only the peers that may be in the middle are looked at again."""
-    peers = np.nonzero(able)[0]
-    if not len(peers):
-        return math.nan
-    held = value[peers]
-    ordered = np.sort(held)
-    places = (len(peers) - 1) // 2, len(peers) // 2
-    near = np.nonzero((held == ordered[places[0]]) | (held == ordered[places[1]]))[0]
-    halves = 1 if half is None else 2
-    counts = kernels.counts(labels[i : i + 1], labels[peers[near]], classes, half, halves, _FEW)
-    stderr = of_counts(counts.reshape(len(near), halves, 1, classes, classes), plan)[1]
-    found = []
-    for place in places:
-        same = np.sort(stderr[held[near] == ordered[place]])
-        found.append(same[place - int(np.searchsorted(ordered, ordered[place]))])
-    return float((found[0] + found[1]) / 2)
+@dataclass(frozen=True)
+class _Middle:
+    """An agent's peers that may be in the middle, and which of them are: the values and ranks of the two places."""
+
+    peers: Ints
+    held: Floats
+    values: tuple[float, float]
+    ranks: tuple[int, int]  # among the peers of the same value
+
+    @classmethod
+    def of(cls, value: Floats, able: npt.NDArray[np.bool_]) -> _Middle:
+        peers = np.nonzero(able)[0]
+        held, places = value[peers], ((len(peers) - 1) // 2, len(peers) // 2)
+        ordered = np.sort(held)
+        middle = ordered[[*places]]
+        ranks = np.array(places) - np.searchsorted(ordered, middle)
+        near = (held == middle[0]) | (held == middle[1])
+        return cls(peers[near], held[near], tuple(middle.tolist()), tuple(ranks.tolist()))
+
+    def stderr(self, stderr: Floats) -> float:
+        """The middle peer's error, the mean of two; equal values stand in the order of their errors."""
+        found = [np.sort(stderr[self.held == v])[r] for v, r in zip(self.values, self.ranks, strict=True)]
+        return float((found[0] + found[1]) / 2)
+
+
+def _median_stderrs(
+    rows: Labels, labels: Labels, half: Ints | None, plan: Plan, value: Floats, able: npt.NDArray[np.bool_],
+    classes: int,
+) -> list[float]:  # fmt: skip
+    """Every agent's middle peer's error; only the peers that may be in the middle are looked at again."""
+    parts = 1 if half is None else 2
+    found, most = np.full(len(rows), math.nan), max(1, plan.engine.max_bytes // (64 * parts * classes**2))
+    chosen = np.nonzero(able.any(1))[0]
+    middles = [_Middle.of(value[r], able[r]) for r in chosen]
+    batch = np.cumsum([len(middle.peers) for middle in middles]) // most
+    for some in np.split(np.arange(len(chosen)), np.nonzero(np.diff(batch))[0] + 1) if len(chosen) else ():
+        each = [
+            kernels.counts(rows[[chosen[q]]], labels[middles[q].peers], classes, half, parts, _FEW)[0] for q in some
+        ]
+        stderr = of_counts(np.concatenate(each)[:, :, None], plan)[1]
+        ends = np.cumsum([len(counts) for counts in each])
+        for q, its in zip(some.tolist(), np.split(stderr, ends[:-1]), strict=True):
+            found[chosen[q]] = middles[q].stderr(its)
+    return found.tolist()
 
 
 def pair_values(reports: Reports, signal: Public, plan: Plan, i: int, references: Labels) -> Floats:

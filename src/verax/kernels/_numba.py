@@ -23,23 +23,30 @@ import numpy as np
 import numpy.typing as npt
 from llvmlite import ir
 from numba import types
-from numba.core import cgutils as untyped_cgutils
 from numba.extending import intrinsic
 
 from verax.kernels import Engine, Floats, Ints, Labels, Sign, _numpy, cores
-from verax.kernels._compiled import compiled
-
-cgutils: Any = untyped_cgutils
+from verax.kernels._compiled import (
+    I64,
+    MOST_NARROW,
+    WORD,
+    cgutils,
+    compiled,
+    in_all,
+    load,
+    narrow,
+    ones,
+    popcount,
+    says,
+)
 
 LANES = 8
-_WORD = 64
 _SIDE = 3  # planes of a block: nine sums stay in registers
 _L1_WORDS = 320  # of eight columns that stay in the innermost cache
 _ROWS = 8  # met with a group before the next group comes
 _CACHE = 2**19  # bytes of counts made at once
 _CHUNK = 2**17  # tasks whose planes are made at once
 _LONG = 2**20  # tasks of a histogram, and enough for a thread of their own
-_MOST_NARROW = 127  # labels that fit int8
 _ALL = np.uint64(2**64 - 1)
 _GIVEN, _PLUGIN, _SPLIT = 0, 1, 2
 _PLAIN, _MIRROR, _TURNED = 0, 1, 2
@@ -51,32 +58,13 @@ Work = Callable[["Side", Cells, int, Ints], None]
 
 # Vectors. LLVM turns them into whatever the processor has: vpopcntq, or table look-ups in a byte shuffle.
 
-_I8, _I32, _I64 = ir.IntType(8), ir.IntType(32), ir.IntType(64)
-_LANE = ir.VectorType(_I64, LANES)
-
-
-def _popcount(builder: Any, value: Any, name: str) -> Any:
-    kind = ir.FunctionType(value.type, [value.type])
-    return builder.call(cgutils.get_or_insert_function(builder.module, kind, f"llvm.ctpop.{name}"), [value])
-
-
-def _load(builder: Any, address: Any, kind: Any, align: int) -> Any:
-    loaded = builder.load(builder.inttoptr(address, kind.as_pointer()))
-    loaded.align = align
-    return loaded
-
-
-def _spread(builder: Any, value: Any, lanes: int) -> Any:
-    """The value in every lane."""
-    empty = ir.Constant(ir.VectorType(value.type, lanes), ir.Undefined)
-    first = builder.insert_element(empty, value, ir.Constant(_I32, 0))
-    return builder.shuffle_vector(first, empty, ir.Constant(ir.VectorType(_I32, lanes), [0] * lanes))
+_LANE = ir.VectorType(I64, LANES)
 
 
 def _at(builder: Any, start: Any, stride: Any, plane: int, word: Any, size: int) -> Any:
     """The address of a word of a plane."""
-    index = builder.add(builder.mul(stride, ir.Constant(_I64, plane)), word)
-    return builder.add(start, builder.mul(index, ir.Constant(_I64, size)))
+    index = builder.add(builder.mul(stride, ir.Constant(I64, plane)), word)
+    return builder.add(start, builder.mul(index, ir.Constant(I64, size)))
 
 
 def _block(builder: Any, height: int, width: int, args: tuple[Any, ...]) -> None:
@@ -87,16 +75,16 @@ def _block(builder: Any, height: int, width: int, args: tuple[Any, ...]) -> None
     for each in sums.values():
         builder.store(ir.Constant(_LANE, [0] * LANES), each)
     with cgutils.for_range(builder, words) as loop:
-        y = [_load(builder, _at(builder, columns, stride, m, loop.index, 8 * LANES), _LANE, 8) for m in range(width)]
+        y = [load(builder, _at(builder, columns, stride, m, loop.index, 8 * LANES), _LANE, 8) for m in range(width)]
         for k in range(height):
-            word = _load(builder, _at(builder, row, stride, k, loop.index, 8), _I64, 8)
-            x = _spread(builder, word, LANES)
+            word = load(builder, _at(builder, row, stride, k, loop.index, 8), I64, 8)
+            x = in_all(builder, word, LANES)
             for m in range(width):
-                met = _popcount(builder, builder.and_(x, y[m]), "v8i64")
+                met = popcount(builder, builder.and_(x, y[m]), "v8i64")
                 builder.store(builder.add(builder.load(sums[k, m]), met), sums[k, m])
     for k, m in cells:
-        cell = _at(builder, out, out_stride, k, ir.Constant(_I64, m), 8 * LANES)
-        old = _load(builder, cell, _LANE, 8)
+        cell = _at(builder, out, out_stride, k, ir.Constant(I64, m), 8 * LANES)
+        old = load(builder, cell, _LANE, 8)
         new = builder.store(builder.add(old, builder.load(sums[k, m])), builder.inttoptr(cell, _LANE.as_pointer()))
         new.align = 8
 
@@ -109,8 +97,8 @@ def _meet_planes(
     def code(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
         for k in range(1, _SIDE + 1):
             for m in range(1, _SIDE + 1):
-                tall = builder.icmp_signed("==", args[0], ir.Constant(_I64, k))
-                wide = builder.icmp_signed("==", args[1], ir.Constant(_I64, m))
+                tall = builder.icmp_signed("==", args[0], ir.Constant(I64, k))
+                wide = builder.icmp_signed("==", args[1], ir.Constant(I64, m))
                 with builder.if_then(builder.and_(tall, wide)):
                     _block(builder, k, m, tuple(args[2:]))
         return context.get_dummy_value()
@@ -118,29 +106,7 @@ def _meet_planes(
     return types.void(*[types.int64] * 8), code
 
 
-def _says(_: Any, line: Any, label: Any) -> Any:
-    """Which of the 64 labels (int8) at the address are this one, as the bits of a word."""
-
-    def code(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
-        held = _load(builder, args[0], ir.VectorType(_I8, _WORD), 1)
-        asked = _spread(builder, builder.trunc(args[1], _I8), _WORD)
-        return builder.bitcast(builder.icmp_signed("==", held, asked), _I64)
-
-    return types.uint64(types.int64, types.int64), code
-
-
-def _ones(_: Any, word: Any) -> Any:
-    """How many bits of the word are set."""
-
-    def code(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
-        return _popcount(builder, args[0], "i64")
-
-    return types.int64(types.uint64), code
-
-
 meet_planes: Any = intrinsic(_meet_planes)
-says: Any = intrinsic(_says)
-ones: Any = intrinsic(_ones)
 
 
 class Tasks(NamedTuple):
@@ -159,12 +125,12 @@ class Tasks(NamedTuple):
         [1, 0, 2]
         """
         sizes = np.array([tasks]) if part is None else np.bincount(part, minlength=parts)
-        starts = np.concatenate([[0], np.cumsum(-(-sizes // _WORD))])
+        starts = np.concatenate([[0], np.cumsum(-(-sizes // WORD))])
         if part is None:
             return cls(np.empty(0, np.int32), starts, sizes, np.empty(0, np.int64))
-        order = np.full(starts[-1] * _WORD, -1, dtype=np.int32)
+        order = np.full(starts[-1] * WORD, -1, dtype=np.int32)
         before = np.concatenate([[0], np.cumsum(sizes)[:-1]])
-        order[np.arange(tasks) + np.repeat(starts[:-1] * _WORD - before, sizes)] = np.argsort(part, kind="stable")
+        order[np.arange(tasks) + np.repeat(starts[:-1] * WORD - before, sizes)] = np.argsort(part, kind="stable")
         return cls(order, starts, sizes, np.ascontiguousarray(part, dtype=np.int64))
 
 
@@ -360,7 +326,7 @@ class Counter:
 
     def side(self, labels: Labels, first: int, lanes: int) -> Side:
         """Agents with their planes, in lanes."""
-        return Side.of(_narrow(labels, self.classes), first, self.tasks, self.said, lanes)
+        return Side.of(narrow(labels, self.classes), first, self.tasks, self.said, lanes)
 
     def batches(self, rows: Labels, tile: Side, engine: Engine, work: Work) -> None:
         """Count the pairs of all rows and a tile, as many at a time as stay in cache, and give them to `work`."""
@@ -393,14 +359,9 @@ class Counter:
         return cells, first, skipped
 
 
-def _narrow(labels: Labels, classes: int) -> Labels:
-    """Labels as the kernels take them: int8 where they fit, else int32."""
-    return np.ascontiguousarray(labels, dtype=np.int8 if classes <= _MOST_NARROW else np.int32)
-
-
 def _by_planes(columns: int, classes: int, planes: int, tasks: Tasks) -> bool:
     """Whether planes are quicker than histograms; nanoseconds a pair as measured on a Zen 4 core."""
-    if not 2 <= classes <= _MOST_NARROW:
+    if not 2 <= classes <= MOST_NARROW:
         return False
     lanes, parts = -(-columns // LANES) * LANES / max(columns, 1), len(tasks.sizes)
     by_planes = lanes * (0.058 * int(tasks.starts[-1]) * planes**2 + 0.3 * parts * classes**2)
@@ -484,7 +445,7 @@ def _counts_of_runs(rows: Labels, columns: Labels, classes: int, part: Ints | No
 
 def _chunks(tasks: int, columns: int, engine: Engine) -> Iterator[slice]:
     """Runs of tasks: as many as stay in cache with the planes of eight columns, more where there are no planes."""
-    size = max(_WORD**2, min(_CHUNK if columns >= LANES else _LONG, engine.max_bytes // 64))
+    size = max(WORD**2, min(_CHUNK if columns >= LANES else _LONG, engine.max_bytes // 64))
     return (slice(start, min(tasks, start + size)) for start in range(0, tasks, size))
 
 
@@ -591,7 +552,7 @@ def totals(
         rows, columns = columns, rows
         sign = sign if isinstance(sign, str) else sign.T
     counter = Counter.of(rows, columns, classes, half, parts, way == _MIRROR)
-    if not isinstance(sign, str) and not counter.left_out and len(columns) > LANES // 2 and classes <= _MOST_NARROW:
+    if not isinstance(sign, str) and not counter.left_out and len(columns) > LANES // 2 and classes <= MOST_NARROW:
         tasks[:] = rows.shape[1]
         into = total[:, :, 0].T if way == _TURNED else total[:, :, 0]
         _given(counter, rows, columns, sign, into, engine)
@@ -838,7 +799,7 @@ def sums(rows: Labels, columns: Labels, tables: Floats, part: Ints | None, engin
     """
     found = np.zeros(rows.shape)
     parts = np.empty(0, dtype=np.int64) if part is None else np.ascontiguousarray(part, dtype=np.int64)
-    x, y = _narrow(rows, tables.shape[-1]), _narrow(columns, tables.shape[-1])
+    x, y = narrow(rows, tables.shape[-1]), narrow(columns, tables.shape[-1])
     step = max(1, min(len(columns), int(engine.max_bytes // 2 // max(1, tables[:1, :1].nbytes))))
 
     def add(i: int) -> None:

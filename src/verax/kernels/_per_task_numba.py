@@ -1,17 +1,45 @@
-"""The per-task sums compiled: vertical counters packed in words, and one fused pass for the spread."""
+"""The per-task sums compiled: counters packed in words, masked sums for few labels, and one fused pass for the spread.
+
+For few labels nothing is looked up: the column of each label is added where a mask says that it was chosen.
+"""
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
 
 from verax.kernels import Floats, Ints, Labels
-from verax.kernels._compiled import compiled
+from verax.kernels._compiled import (
+    I8,
+    I32,
+    I64,
+    WORD,
+    call,
+    cgutils,
+    compiled,
+    in_all,
+    is_label,
+    load,
+    narrow,
+    ones,
+    says,
+    whole,
+)
 
 _BLOCK, _BATCH = 256, 64
+_LANES = 32  # tasks that masks are made for at once
+_STAY = 1024  # tasks whose columns stay in the core's cache
+_FEW = 24  # labels for which masks are quicker than look-ups
+_DOUBLE = ir.DoubleType()
 
 
 def tallies(labels: Labels, classes: int) -> tuple[Ints, Ints]:
     """As `per_task.tallies`."""
+    labels = narrow(labels, classes)
     if classes <= 10:
         return _packed(labels, classes), _held(labels, classes)
     said = np.zeros((labels.shape[1], classes), dtype=np.int64)
@@ -41,18 +69,18 @@ def _packed(labels, classes):  # type: ignore[no-untyped-def]
 
 @compiled
 def _held(labels, classes):  # type: ignore[no-untyped-def]
-    """How often each agent said each label: the same counters, over 63 tasks at a time."""
+    """How often each agent said each label: the bits of 64 tasks at a time."""
     agents, tasks = labels.shape
-    held = np.zeros((agents, classes), np.int64)
-    one, low = np.uint64(1), np.uint64(63)
+    held, words, line = np.zeros((agents, classes), np.int64), tasks // WORD, np.full(WORD, -1, np.int8)
     for i in range(agents):
-        for start in range(0, tasks, 63):
-            row = labels[i, start : min(tasks, start + 63)]
-            word = np.uint64(0)
-            for n in range(row.size):
-                word += one << np.uint64(np.uint8(6) * np.uint8(row[n]))
+        row, found = labels[i], held[i]
+        for w in range(words):
             for k in range(classes):
-                held[i, k] += np.int64((word >> np.uint64(6 * k)) & low)
+                found[k] += ones(says(row.ctypes.data + WORD * w, k))
+        for n in range(tasks - WORD * words):
+            line[n] = row[WORD * words + n]
+        for k in range(classes):
+            found[k] += ones(says(line.ctypes.data, k))
     return held
 
 
@@ -68,9 +96,13 @@ def _counted(labels, said, held):  # type: ignore[no-untyped-def]
 
 def weighed(labels: Labels, table: Ints) -> Ints:
     """As `per_task.weighed`."""
-    found = np.zeros(len(labels), dtype=np.int64)
-    _weighed(labels, table.ravel(), table.shape[1], found)
-    return found
+    classes = table.shape[1]
+    labels, found = narrow(labels, classes), np.zeros(len(labels) + 1, dtype=np.int64)
+    if classes <= _FEW and table.min(initial=0) >= 0 and table.max(initial=0) < 2**31 // (_STAY // _LANES):
+        _weighed_by_masks(labels, np.ascontiguousarray(table.T, dtype=np.int32), found)
+    else:
+        _weighed(labels, np.ascontiguousarray(table).ravel(), classes, found)
+    return found[:-1]
 
 
 @compiled
@@ -83,13 +115,154 @@ def _weighed(labels, flat, classes, found):  # type: ignore[no-untyped-def]
         found[i] = total
 
 
+def _weigh(_: Any, line: Any, step: Any, columns: Any, stride: Any, classes: Any, words: Any, found: Any) -> Any:
+    """Add up columns[label] (int32) of two agents, the second a step after the first; addresses throughout."""
+    held, sums = ir.VectorType(I8, _LANES), ir.VectorType(I32, _LANES)
+
+    def code(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
+        line, step, columns, stride, classes, words, found = args
+        both = [cgutils.alloca_once(builder, sums) for _ in range(2)]
+        for each in both:
+            builder.store(ir.Constant(sums, [0] * _LANES), each)
+        with cgutils.for_range(builder, words) as loop:
+            at = builder.add(line, builder.mul(loop.index, whole(_LANES)))
+            labels = [load(builder, start, held, 1) for start in (at, builder.add(at, step))]
+            here = builder.add(columns, builder.mul(loop.index, whole(4 * _LANES)))
+            with cgutils.for_range(builder, classes) as label:
+                column = load(builder, builder.add(here, builder.mul(label.index, stride)), sums, 4)
+                for chosen, each in zip(labels, both, strict=True):
+                    old, mask = builder.load(each), is_label(builder, chosen, label.index, _LANES)
+                    builder.store(builder.select(mask, builder.add(old, column), old), each)
+        for q, each in enumerate(both):
+            total = call(builder, f"llvm.vector.reduce.add.v{_LANES}i32", I32, builder.load(each))
+            _add_at(builder, builder.add(found, whole(8 * q)), builder.zext(total, I64), builder.add)
+        return context.get_dummy_value()
+
+    return types.void(*[types.int64] * 7), code
+
+
+def _add_at(builder: Any, address: Any, value: Any, add: Any) -> None:
+    where = builder.inttoptr(address, value.type.as_pointer())
+    builder.store(add(builder.load(where), value), where)
+
+
+weigh: Any = intrinsic(_weigh)
+
+
+@compiled
+def _weighed_by_masks(labels, columns, found):  # type: ignore[no-untyped-def]
+    """Two agents at a time; `found` has a place more, for the second of the last."""
+    agents, (classes, tasks) = len(labels), columns.shape
+    for begin in range(0, tasks, _STAY):
+        end = min(tasks, begin + _STAY)
+        words = (end - begin) // _LANES
+        for i in range(0, agents, 2):
+            more = min(2, agents - i)
+            line, step = labels.ctypes.data + i * tasks + begin, tasks * (more - 1)
+            at = columns.ctypes.data + 4 * begin
+            weigh(line, step, at, 4 * tasks, classes, words, found.ctypes.data + 8 * i)
+            for b in range(more):
+                total = 0
+                for n in range(begin + _LANES * words, end):
+                    total += columns[labels[i + b, n], n]
+                found[i + b] += total
+
+
 def spread(labels: Labels, weight: Floats, said: Floats, share: Floats, shift: Floats) -> tuple[Floats, Floats]:
     """As `per_task.spread`."""
-    total, square = np.zeros(len(labels)), np.zeros(len(labels))
+    labels, total, square = narrow(labels, weight.shape[1]), np.zeros(len(labels)), np.zeros(len(labels))
     if labels.shape[1]:
         columns = np.ascontiguousarray(said.T)
-        _spread(labels, np.ascontiguousarray(weight).ravel(), columns, share, shift, total, square)
+        if weight.shape[1] <= _FEW:
+            own = columns if weight is said else np.ascontiguousarray(weight.T)
+            share, shift = np.ascontiguousarray(share), np.ascontiguousarray(shift)
+            _spread_by_masks(labels, own, columns, share, shift, total, square)
+        else:
+            _spread(labels, np.ascontiguousarray(weight).ravel(), columns, share, shift, total, square)
     return total, square
+
+
+def _psi(
+    _: Any, line: Any, weight: Any, said: Any, stride: Any, share: Any, shift: Any, classes: Any, words: Any,
+    first: Any, found: Any,
+) -> Any:  # fmt: skip
+    """Add up psi less its first value, and its squares, over so many words of tasks of one agent; addresses."""
+    held, lane = ir.VectorType(I8, _LANES), ir.VectorType(_DOUBLE, _LANES)
+    none, fused = ir.Constant(lane, [0.0] * _LANES), {"flags": ("contract",)}
+
+    def code(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
+        line, weight, said, stride, share, shift, classes, words, first, found = args
+        one, two, psi = (cgutils.alloca_once(builder, lane) for _ in range(3))
+        builder.store(none, one)
+        builder.store(none, two)
+        start = in_all(builder, builder.fneg(first), _LANES)
+        with cgutils.for_range(builder, words) as loop:
+            chosen = load(builder, builder.add(line, builder.mul(loop.index, whole(_LANES))), held, 1)
+            task = builder.mul(loop.index, whole(8 * _LANES))
+            builder.store(start, psi)
+            with cgutils.for_range(builder, classes) as label:
+                here = builder.add(task, builder.mul(label.index, stride))
+                place = builder.mul(label.index, whole(8))
+                q, t = (
+                    in_all(builder, load(builder, builder.add(of, place), _DOUBLE, 8), _LANES) for of in (share, shift)
+                )
+                all_said = load(builder, builder.add(said, here), lane, 8)
+                less = builder.fsub(builder.load(psi), builder.fmul(q, all_said, **fused), **fused)
+                own = builder.fadd(load(builder, builder.add(weight, here), lane, 8), t)
+                mask = is_label(builder, chosen, label.index, _LANES)
+                builder.store(builder.select(mask, builder.fadd(less, own), less), psi)
+            value = builder.load(psi)
+            builder.store(builder.fadd(builder.load(one), value), one)
+            builder.store(builder.fadd(builder.load(two), builder.fmul(value, value, **fused), **fused), two)
+        for q, each in enumerate((one, two)):
+            zero, name = ir.Constant(_DOUBLE, -0.0), f"llvm.vector.reduce.fadd.v{_LANES}f64"
+            total = call(builder, name, _DOUBLE, zero, builder.load(each), fastmath=("reassoc",))
+            _add_at(builder, builder.add(found, whole(8 * q)), total, builder.fadd)
+        return context.get_dummy_value()
+
+    return types.void(*[types.int64] * 8, types.float64, types.int64), code
+
+
+add_psi: Any = intrinsic(_psi)
+
+
+@compiled
+def _first_psi(label, weight, said, share, shift):  # type: ignore[no-untyped-def]
+    """psi at the first task, from columns."""
+    found = weight[label, 0] + shift[label]
+    for m in range(share.size):
+        found -= share[m] * said[m, 0]
+    return found
+
+
+@compiled
+def _spread_by_masks(labels, weight, said, share, shift, total, square):  # type: ignore[no-untyped-def]
+    """Blocks of tasks whose columns stay in cache; psi from its value at the first task."""
+    agents, (classes, tasks) = len(labels), said.shape
+    first, found = np.empty(_BATCH), np.empty((_BATCH, 2))
+    for start in range(0, agents, _BATCH):
+        size = min(_BATCH, agents - start)
+        for b in range(size):
+            first[b] = _first_psi(labels[start + b, 0], weight, said, share[start + b], shift[start + b])
+            found[b, 0] = found[b, 1] = 0.0
+        for begin in range(0, tasks, _STAY):
+            end = min(tasks, begin + _STAY)
+            words = (end - begin) // _LANES
+            for b in range(size):
+                row, q, t, sums = labels[start + b], share[start + b], shift[start + b], found[b]
+                add_psi(
+                    row.ctypes.data + begin, weight.ctypes.data + 8 * begin, said.ctypes.data + 8 * begin, 8 * tasks,
+                    q.ctypes.data, t.ctypes.data, classes, words, first[b], sums.ctypes.data,
+                )  # fmt: skip
+                for n in range(begin + _LANES * words, end):
+                    y = weight[row[n], n] + t[row[n]] - first[b]
+                    for m in range(classes):
+                        y -= q[m] * said[m, n]
+                    sums[0] += y
+                    sums[1] += y * y
+        for b in range(size):
+            total[start + b] = first[b] * tasks + found[b, 0]
+            square[start + b] = max(0.0, found[b, 1] - found[b, 0] * found[b, 0] / tasks)
 
 
 @compiled

@@ -36,7 +36,7 @@ def tallies(labels: Labels, classes: int, engine: Engine | None = None) -> tuple
     if _fast(engine, labels, classes, 2e-9):
         from verax.kernels import _per_task_numba as fast
 
-        return fast.tallies(np.ascontiguousarray(labels), classes)
+        return fast.tallies(labels, classes)
     agents, tasks = labels.shape
     said = np.zeros((tasks, classes), dtype=np.int64)
     held = np.empty((agents, classes), dtype=np.int64)
@@ -58,7 +58,7 @@ def weighed(labels: Labels, table: Ints, engine: Engine | None = None) -> Ints:
     if _fast(engine, labels, table.shape[1], 3e-9):
         from verax.kernels import _per_task_numba as fast
 
-        return fast.weighed(np.ascontiguousarray(labels), np.ascontiguousarray(table))
+        return fast.weighed(labels, table)
     tasks, classes = table.shape
     flat, first = np.ascontiguousarray(table).ravel(), np.arange(tasks) * classes
     found = np.empty(len(labels), dtype=np.int64)
@@ -91,7 +91,7 @@ def spread(
     if _fast(engine, labels, weight.shape[1], 12e-9):
         from verax.kernels import _per_task_numba as fast
 
-        return fast.spread(np.ascontiguousarray(labels), weight, said, share, shift)
+        return fast.spread(labels, weight, said, share, shift)
     total, square = np.empty(len(labels)), np.empty(len(labels))
     for i in range(0, len(labels), step := max(1, 2**20 // max(len(weight), 1))):
         psi = influence(labels[i : i + step], weight, said, share[i : i + step], shift[i : i + step])
