@@ -134,8 +134,9 @@ def _weigh(_: Any, line: Any, step: Any, columns: Any, stride: Any, classes: Any
                     old, mask = builder.load(each), is_label(builder, chosen, label.index, _LANES)
                     builder.store(builder.select(mask, builder.add(old, column), old), each)
         for q, each in enumerate(both):
-            total = call(builder, f"llvm.vector.reduce.add.v{_LANES}i32", I32, builder.load(each))
-            _add_at(builder, builder.add(found, whole(8 * q)), builder.zext(total, I64), builder.add)
+            wide = builder.zext(builder.load(each), ir.VectorType(I64, _LANES))
+            total = call(builder, f"llvm.vector.reduce.add.v{_LANES}i64", I64, wide)
+            _add_at(builder, builder.add(found, whole(8 * q)), total, builder.add)
         return context.get_dummy_value()
 
     return types.void(*[types.int64] * 7), code
