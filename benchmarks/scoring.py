@@ -38,6 +38,7 @@ import today
 import verax
 from verax import kernels
 from verax.kernels import Engine, per_task
+from verax.linear import centre, excess
 
 HERE = Path(__file__).parent
 LIMIT, SUBSET = 20.0, 2.0  # seconds: beyond the one a way of today is timed on the other's worth of pairs
@@ -270,19 +271,17 @@ def score(reports: verax.Reports, backend: str, threads: int = 1, **options: Any
 
 def linear(labels: Any, classes: int, backend: str, errors: bool) -> Call:
     """Scores of the mean over peers, identity sign, as arrays; with their standard errors or without."""
-    engine, agents, tasks = Engine(backend, 1), *labels.shape
+    engine, sign, agents, tasks = Engine(backend, 1), np.eye(classes, dtype=np.int64), *labels.shape
 
     def call() -> tuple[Any, Any]:
         said, held = per_task.tallies(labels, classes, engine)
         rest = held.sum(0) - held
-        own = per_task.weighed(labels, said, engine) - held.sum(1)
-        scores = (tasks * own - (held * rest).sum(1)) / (tasks * (tasks - 1) * (agents - 1))
+        own = per_task.weighed(labels, said, engine) - tasks
+        scores = excess(tasks, own, held, rest, sign) / (tasks * (tasks - 1) * (agents - 1))
         if not errors:
             return scores, None
-        share, others = held / tasks, rest / tasks
-        shift = (share * others).sum(1, keepdims=True) - others + share - 1.0
         weight = said.astype(np.float64)
-        _, square = per_task.spread(labels, weight, weight, share, shift, engine)
+        _, square = per_task.spread(labels, weight, weight, *centre(tasks, held, rest, sign, True), engine)
         return scores, np.sqrt(square) / (tasks * (agents - 1))
 
     return call

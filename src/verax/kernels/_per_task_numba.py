@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
@@ -34,54 +35,42 @@ _BLOCK, _BATCH = 256, 64
 _LANES = 32  # tasks that masks are made for at once
 _STAY = 1024  # tasks whose columns stay in the core's cache
 _FEW = 24  # labels for which masks are quicker than look-ups
+_LINE = 64  # bytes of a cache line
 _DOUBLE = ir.DoubleType()
 
 
 def tallies(labels: Labels, classes: int) -> tuple[Ints, Ints]:
     """As `per_task.tallies`."""
     labels = narrow(labels, classes)
-    if classes <= 10:
-        return _packed(labels, classes), _held(labels, classes)
     said = np.zeros((labels.shape[1], classes), dtype=np.int64)
     held = np.zeros((labels.shape[0], classes), dtype=np.int64)
-    _counted(labels, said, held)
+    (_packed if classes <= 10 else _counted)(labels, said, held)
     return said, held
 
 
 @compiled
-def _packed(labels, classes):  # type: ignore[no-untyped-def]
-    """Ten counters of six bits in a word a task; emptied before any can run over."""
+def _packed(labels, said, held):  # type: ignore[no-untyped-def]
+    """Ten counters of six bits in a word a task, emptied before any can run over; and the bits of 64 tasks an agent."""
     agents, tasks = labels.shape
-    said = np.zeros((tasks, classes), np.int64)
-    word = np.zeros(tasks, np.uint64)
+    classes, words = held.shape[1], tasks // WORD
+    counters, line = np.zeros(tasks, np.uint64), np.full(WORD, -1, np.int8)
     one, low = np.uint64(1), np.uint64(63)
     for i in range(agents):
-        row = labels[i]
+        row, own = labels[i], held[i]
         for n in range(tasks):
-            word[n] += one << np.uint64(np.uint8(6) * np.uint8(row[n]))
-        if i % 63 == 62 or i == agents - 1:
-            for n in range(tasks):
-                for k in range(classes):
-                    said[n, k] += np.int64((word[n] >> np.uint64(6 * k)) & low)
-                word[n] = 0
-    return said
-
-
-@compiled
-def _held(labels, classes):  # type: ignore[no-untyped-def]
-    """How often each agent said each label: the bits of 64 tasks at a time."""
-    agents, tasks = labels.shape
-    held, words, line = np.zeros((agents, classes), np.int64), tasks // WORD, np.full(WORD, -1, np.int8)
-    for i in range(agents):
-        row, found = labels[i], held[i]
+            counters[n] += one << np.uint64(np.uint8(6) * np.uint8(row[n]))
         for w in range(words):
             for k in range(classes):
-                found[k] += ones(says(row.ctypes.data + WORD * w, k))
+                own[k] += ones(says(row.ctypes.data + WORD * w, k))
         for n in range(tasks - WORD * words):
             line[n] = row[WORD * words + n]
         for k in range(classes):
-            found[k] += ones(says(line.ctypes.data, k))
-    return held
+            own[k] += ones(says(line.ctypes.data, k))
+        if i % 63 == 62 or i == agents - 1:
+            for n in range(tasks):
+                for k in range(classes):
+                    said[n, k] += np.int64((counters[n] >> np.uint64(6 * k)) & low)
+                counters[n] = 0
 
 
 @compiled
@@ -94,12 +83,24 @@ def _counted(labels, said, held):  # type: ignore[no-untyped-def]
             held[i, k] += 1
 
 
+def _columns(table: npt.NDArray[Any], kind: type[np.generic]) -> npt.NDArray[Any]:
+    """The columns of a table (N, L) as rows, each from the start of a cache line; they may be longer than N."""
+    tasks, classes = table.shape
+    size = np.dtype(kind).itemsize
+    width = -(-tasks // _LINE) * _LINE
+    held = np.zeros(classes * width + _LINE // size, dtype=kind)
+    first = -held.ctypes.data % _LINE // size
+    found = held[first : first + classes * width].reshape(classes, width)
+    found[:, :tasks] = table.T
+    return found
+
+
 def weighed(labels: Labels, table: Ints) -> Ints:
     """As `per_task.weighed`."""
     classes = table.shape[1]
     labels, found = narrow(labels, classes), np.zeros(len(labels) + 1, dtype=np.int64)
     if classes <= _FEW and table.min(initial=0) >= 0 and table.max(initial=0) < 2**31 // (_STAY // _LANES):
-        _weighed_by_masks(labels, np.ascontiguousarray(table.T, dtype=np.int32), found)
+        _weighed_by_masks(labels, _columns(table, np.int32), found)
     else:
         _weighed(labels, np.ascontiguousarray(table).ravel(), classes, found)
     return found[:-1]
@@ -153,7 +154,7 @@ weigh: Any = intrinsic(_weigh)
 @compiled
 def _weighed_by_masks(labels, columns, found):  # type: ignore[no-untyped-def]
     """Two agents at a time; `found` has a place more, for the second of the last."""
-    agents, (classes, tasks) = len(labels), columns.shape
+    (agents, tasks), (classes, width) = labels.shape, columns.shape
     for begin in range(0, tasks, _STAY):
         end = min(tasks, begin + _STAY)
         words = (end - begin) // _LANES
@@ -161,7 +162,7 @@ def _weighed_by_masks(labels, columns, found):  # type: ignore[no-untyped-def]
             more = min(2, agents - i)
             line, step = labels.ctypes.data + i * tasks + begin, tasks * (more - 1)
             at = columns.ctypes.data + 4 * begin
-            weigh(line, step, at, 4 * tasks, classes, words, found.ctypes.data + 8 * i)
+            weigh(line, step, at, 4 * width, classes, words, found.ctypes.data + 8 * i)
             for b in range(more):
                 total = 0
                 for n in range(begin + _LANES * words, end):
@@ -173,9 +174,9 @@ def spread(labels: Labels, weight: Floats, said: Floats, share: Floats, shift: F
     """As `per_task.spread`."""
     labels, total, square = narrow(labels, weight.shape[1]), np.zeros(len(labels)), np.zeros(len(labels))
     if labels.shape[1]:
-        columns = np.ascontiguousarray(said.T)
+        columns = _columns(said, np.float64)
         if weight.shape[1] <= _FEW:
-            own = columns if weight is said else np.ascontiguousarray(weight.T)
+            own = columns if weight is said else _columns(weight, np.float64)
             share, shift = np.ascontiguousarray(share), np.ascontiguousarray(shift)
             _spread_by_masks(labels, own, columns, share, shift, total, square)
         else:
@@ -239,7 +240,7 @@ def _first_psi(label, weight, said, share, shift):  # type: ignore[no-untyped-de
 @compiled
 def _spread_by_masks(labels, weight, said, share, shift, total, square):  # type: ignore[no-untyped-def]
     """Blocks of tasks whose columns stay in cache; psi from its value at the first task."""
-    agents, (classes, tasks) = len(labels), said.shape
+    (agents, tasks), (classes, width) = labels.shape, said.shape
     first, found = np.empty(_BATCH), np.empty((_BATCH, 2))
     for start in range(0, agents, _BATCH):
         size = min(_BATCH, agents - start)
@@ -252,7 +253,7 @@ def _spread_by_masks(labels, weight, said, share, shift, total, square):  # type
             for b in range(size):
                 row, q, t, sums = labels[start + b], share[start + b], shift[start + b], found[b]
                 add_psi(
-                    row.ctypes.data + begin, weight.ctypes.data + 8 * begin, said.ctypes.data + 8 * begin, 8 * tasks,
+                    row.ctypes.data + begin, weight.ctypes.data + 8 * begin, said.ctypes.data + 8 * begin, 8 * width,
                     q.ctypes.data, t.ctypes.data, classes, words, first[b], sums.ctypes.data,
                 )  # fmt: skip
                 for n in range(begin + _LANES * words, end):
