@@ -136,7 +136,7 @@ class _Labels:
         for at in _strata(signal):
             said, by = per_task.tallies(theirs[:, at], len(self.matrix), self.engine)
             held = by if peers.all() else per_task.tallies(self.labels[:, at], len(self.matrix), self.engine)[1]
-            self.strata.append(_Stratum(at, said, np.asarray(said @ self.matrix.T), held, by.sum(0)))
+            self.strata.append(_Stratum(at, said, _times(said, self.matrix.T), held, by.sum(0)))
 
     def _values(self, chosen: Ints) -> list[float]:
         """The sum over the peers of what each chosen agent scores beside them."""
@@ -176,7 +176,9 @@ class _Labels:
         held = s.held[chosen]
         rest = s.all - held if self.same else np.broadcast_to(s.all, held.shape)
         share, shift = centre(len(s.said), held, rest, self.matrix, self.same)
-        return self._of(s, chosen), s.weight.astype(np.float64), s.said.astype(np.float64), share, shift
+        said = s.said.astype(np.float64)
+        weight = said if s.weight is s.said else s.weight.astype(np.float64)
+        return self._of(s, chosen), weight, said, share, shift
 
     def scored(self, chosen: Ints) -> tuple[list[float], Floats]:
         """The sum over the peers of every chosen agent's score, and over tasks of (psi - mean psi)^2."""
