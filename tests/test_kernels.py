@@ -92,6 +92,24 @@ def test_counts_at_the_edges_of_words_and_chunks(tasks):
         assert np.array_equal(found, counted(c, c.part, c.parts)), (seed, engine)
 
 
+@pytest.mark.parametrize("classes", [2, 9, 10, 15, 16])
+@pytest.mark.parametrize("tasks", [2**17 - 1, 2**17, 2**17 + 4097, 2**20 + 1])
+def test_counts_of_few_agents_on_many_tasks(classes, tasks):
+    """Two tasks are one number: the last may have no partner, on one side or the other of a run."""
+    rng = np.random.default_rng(tasks)
+    truth = rng.integers(0, classes, tasks)
+    labels = np.where(rng.random((3, tasks)) < 0.6, truth, rng.integers(-1, classes, (3, tasks))).astype(np.int8)
+    labels[0, -1] = labels[1, -1] = classes - 1
+    width = classes + 1
+    expected = [
+        [np.bincount((row + 1) * width + column + 1, minlength=width**2) for column in labels[1:].astype(np.int64)]
+        for row in labels[:2].astype(np.int64)
+    ]
+    for engine in ENGINES:
+        found = kernels.counts(labels[:2], labels[1:], classes, engine=engine)[:, :, 0]
+        assert np.array_equal(found, np.reshape(expected, (2, 2, width, width))[..., 1:, 1:]), engine
+
+
 @pytest.mark.parametrize("block", range(5))
 def test_totals_are_the_definition_for_a_sign_given_learned_here_or_on_the_other_half(block):
     for seed in range(40 * block, 40 * block + 40):

@@ -46,6 +46,8 @@ _L1_WORDS = 320  # of eight columns that stay in the innermost cache
 _ROWS = 8  # met with a group before the next group comes
 _CACHE = 2**19  # bytes of counts made at once
 _CHUNK = 2**17  # tasks whose planes are made at once
+_RUN = 2**12  # tasks of a histogram whose numbers stay in the innermost cache
+_WORTH_TWO = 2**17  # tasks for which a table of 65,536 numbers is little
 _LONG = 2**20  # tasks of a histogram, and enough for a thread of their own
 _ALL = np.uint64(2**64 - 1)
 _GIVEN, _PLUGIN, _SPLIT = 0, 1, 2
@@ -282,6 +284,43 @@ def _histograms(rows, columns, part, skipped, cells):  # type: ignore[no-untyped
                             cells[r, g, h, k, m] += high[start + m]
 
 
+@compiled
+def _histograms_of_two(rows, columns, skipped, cells):  # type: ignore[no-untyped-def]
+    """The same for many tasks: what a pair says on a task is a byte, and the bytes of two tasks are one number."""
+    classes = cells.shape[3]
+    width = classes // 2 * 2 + 2  # even: where most pairs agree, their numbers are then not all a page apart
+    tasks, one, last = rows.shape[1], np.uint32(1), np.uint8(0)
+    table, once, first = np.empty(2**16, np.uint32), np.empty(2**8, np.int64), np.empty(2**8, np.int64)
+    bytes_ = np.empty(_RUN, np.uint8)
+    numbers = bytes_.view(np.uint16)
+    for r in range(len(rows)):
+        for g in range(skipped[r], len(columns)):
+            for c in range(table.size):
+                table[c] = 0
+            for c in range(once.size):
+                once[c] = 0
+            for start in range(0, tasks, _RUN):
+                row, column = rows[r, start : start + _RUN], columns[g, start : start + _RUN]
+                for n in range(row.size):
+                    bytes_[n] = (row[n] + 1) * width + column[n] + 1
+                for n in range(row.size // 2):
+                    table[np.uint64(numbers[n])] += one
+                last = bytes_[row.size - 1]
+            if tasks % 2:
+                once[last] += 1
+            for high in range(width * width):
+                met, total = table[high * once.size : (high + 1) * once.size], 0
+                for low in range(once.size):
+                    once[low] += met[low]
+                for low in range(once.size):
+                    total += met[low]
+                first[high] = total
+            for k in range(classes):
+                for m in range(classes):
+                    cell = (k + 1) * width + m + 1
+                    cells[r, g, 0, k, m] = first[cell] + once[cell]
+
+
 @dataclass(frozen=True)
 class Counter:
     """How the pairs of some tasks are counted, and the columns they are counted with."""
@@ -350,7 +389,9 @@ class Counter:
         first = tile.first + g * lanes
         behind = (side.first + np.arange(len(side.labels)) - first) // lanes
         skipped = np.clip(behind, 0, end - g) if self.mirror else np.zeros_like(behind)
-        if lanes == 1:
+        if lanes == 1 and parts == 1 and self.classes < 2**4 and side.labels.shape[1] >= _WORTH_TWO:
+            _histograms_of_two(side.labels, tile.labels[g:end], skipped, cells)
+        elif lanes == 1:
             _histograms(side.labels, tile.labels[g:end], self.tasks.part, skipped, cells)
         else:
             _meet(side.planes, tile.planes[g:end], self.tasks.starts, skipped, cells)
