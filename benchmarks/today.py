@@ -55,7 +55,19 @@ def bincount(labels: Array, classes: int) -> Work:
 
 
 def bincount_counts(labels: Array, classes: int) -> Work:
-    """np.bincount for one pair after another, the tables only."""
+    """np.bincount for one pair after another, the tables only: those of one agent beside all later ones are kept."""
+    kept: list[Array] = []
+
+    def pair(i: int, j: int) -> None:
+        if j == i + 1 or not kept:
+            kept[:] = [np.empty((len(labels) - i - 1, classes, classes), dtype=np.int64)]
+        kept[0][j - i - 1] = counted(labels[i], labels[j], classes)
+
+    return _each_pair(len(labels), pair)
+
+
+def bincount_dropped(labels: Array, classes: int) -> Work:
+    """The same where every table is dropped as soon as it is made: less than was asked for."""
     return _each_pair(len(labels), lambda i, j: counted(labels[i], labels[j], classes))
 
 
