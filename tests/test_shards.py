@@ -31,6 +31,7 @@ import verax
 from verax import Reports, executors, files, shards, sums, tally
 from verax.cli import app
 from verax.errors import InputError, OptionError, VeraxError
+from verax.kernels import Engine
 from verax.mechanisms import Options
 from verax.shards import Shard, find, read, read_truth
 from verax.tally import Tally, score_shards
@@ -579,6 +580,34 @@ def test_a_dask_cluster_gives_what_this_process_gives(folder, dask):
     for arguments in ([], ["--rule", "ca"]):
         here = run(str(folder / "*.parquet"), "--json", *arguments)
         assert run(str(folder / "*.parquet"), "--json", "--dask", dask, *arguments).stdout == here.stdout
+
+
+@pytest.mark.slow
+def test_five_hundred_worlds_score_the_same_in_shards_whoever_counts_and_wherever(tmp_path, dask):
+    """Files of tasks read here, in threads, in processes and on a cluster, counted by each backend, beside the whole."""
+    done = 0
+    with (
+        ThreadPoolExecutor(3) as threads, executors.Processes(2) as processes, executors.cluster(dask) as cluster,
+    ):  # fmt: skip
+        for case in range(640):
+            reports, options, truth = world(case)
+            if "sign" in options and not isinstance(options["sign"], str):
+                continue
+            folder = tmp_path / str(case)
+            folder.mkdir()
+            kind = "compressed.npz" if reports.probabilities is not None else KINDS[case % len(KINDS)]
+            for i, batch in enumerate(cut(reports, default_rng(case), 1 + case % 4, named="npz" in kind)):
+                frame(batch, folder / f"{i}-{kind}", kind)
+            found, whole = find(folder / f"*{kind[-4:]}"), verax.read(*sorted(folder.iterdir()))
+            here = score_shards(found, Options(**options), truth)
+            for backend in ("numpy", "numba", "torch"):
+                alike(here, verax.score(whole, truth, backend=backend, **options))
+                ours = Options(**options, engine=Engine(backend, 1))
+                alike(score_shards(found, ours, truth, executor=threads), here)
+            for executor in (processes, cluster):
+                assert score_shards(found, Options(**options), truth, executor=executor) == here
+            done += 1
+    assert done >= 500
 
 
 def test_a_dask_worker_that_is_killed_half_way_changes_nothing(folder, dask):
