@@ -416,9 +416,11 @@ def line(t: Timing) -> str:
 # Growth, memory, compiling.
 
 
-def growth(clock: Clock) -> Iterator[dict[str, Any]]:
-    """Time against agents, tasks and classes."""
+def growth(clock: Clock, names: list[str]) -> Iterator[dict[str, Any]]:
+    """Time against agents, tasks and classes: every series, or those named."""
     for by, (case, sizes) in GROWTH.items():
+        if names and "growth" not in names and _series(by) not in names:
+            continue
         print(f"\ngrowth by {by}")
         what = by.split(",")[0]
         lines: dict[str, list[dict[str, Any]]] = {}
@@ -430,6 +432,11 @@ def growth(clock: Clock) -> Iterator[dict[str, Any]]:
                 print(f"{size:>9,}{line(timing)}", flush=True)
             del labels
         yield {"by": by, "case": asdict(case), "lines": lines}
+
+
+def _series(by: str) -> str:
+    """What a series is called on the command line."""
+    return "growth-" + by.split()[-1]
 
 
 def _growing(case: Case, labels: Any, clock: Clock) -> Iterator[Timing]:
@@ -626,11 +633,10 @@ def run(names: list[str], clock: Clock, out: Path | None) -> Found:
                 there = before | {case.name: joined(before.get(case.name), here)}
                 found.cases = [there[c.name] for c in CASES if c.name in there]
                 keep()
-    if not names or "growth" in names:
-        found.growth = []
-        for grown in growth(clock):
-            found.growth.append(grown)
-            keep()
+    for grown in growth(clock, names):
+        there = {g["by"]: g for g in found.growth} | {grown["by"]: grown}
+        found.growth = [there[by] for by in GROWTH if by in there]
+        keep()
     if not names or "memory" in names:
         found.memory = list(memory())
     found.machine["load_at_end"] = os.getloadavg()[0]
@@ -640,7 +646,7 @@ def run(names: list[str], clock: Clock, out: Path | None) -> Found:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    known = [*(c.name for c in CASES), "growth", "memory", "compiling"]
+    known = [*(c.name for c in CASES), "growth", *map(_series, GROWTH), "memory", "compiling"]
     parser.add_argument("--case", nargs="*", default=[], choices=known, help="only these")
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--patience", type=float, default=0.0, help="seconds a figure may wait for a quiet machine")

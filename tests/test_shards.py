@@ -584,7 +584,7 @@ def test_a_dask_cluster_gives_what_this_process_gives(folder, dask):
 
 @pytest.mark.slow
 def test_five_hundred_worlds_score_the_same_in_shards_whoever_counts_and_wherever(tmp_path, dask):
-    """Files of tasks read here, in threads, in processes and on a cluster, counted by each backend, beside the whole."""
+    """Files read here, in threads, in processes and on a cluster, counted by each backend, beside the whole."""
     done = 0
     with (
         ThreadPoolExecutor(3) as threads, executors.Processes(2) as processes, executors.cluster(dask) as cluster,

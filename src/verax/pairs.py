@@ -169,7 +169,8 @@ def _median_stderrs(
     batch = np.cumsum([len(middle.peers) for middle in middles]) // most
     for some in np.split(np.arange(len(chosen)), np.nonzero(np.diff(batch))[0] + 1) if len(chosen) else ():
         each = [
-            kernels.counts(rows[[chosen[q]]], labels[middles[q].peers], classes, half, parts, _FEW)[0] for q in some
+            kernels.counts(rows[r : r + 1], labels[middles[q].peers], classes, half, parts, _FEW)[0]
+            for q, r in zip(some, chosen[some], strict=True)
         ]
         stderr = of_counts(np.concatenate(each)[:, :, None], plan)[1]
         ends = np.cumsum([len(counts) for counts in each])

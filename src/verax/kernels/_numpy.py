@@ -25,7 +25,7 @@ _RADIX = 4096
 _GEMM_TASKS = 2048  # a product of so many tasks is as quick as one of more
 _MOST_CELLS = 2**16 - 1  # that 16 bits can number
 _TWOFOLD_TASKS = 2**20
-_BATCH = 2**14  # numbers in one histogram: few calls for few tasks, and still in cache
+_BATCH = 2**16  # numbers in one histogram: few calls, still in cache, and 16 bits can number its cells
 
 
 def counts(rows: Labels, columns: Labels, classes: int, part: Ints | None, parts: int, engine: Engine) -> Ints:
