@@ -38,7 +38,7 @@ import today
 import verax
 from verax import kernels
 from verax.kernels import Engine, per_task
-from verax.linear import centre, excess
+from verax.linear import excess
 
 HERE = Path(__file__).parent
 LIMIT, SUBSET = 20.0, 2.0  # seconds: beyond the one a way of today is timed on the other's worth of pairs
@@ -281,7 +281,7 @@ def linear(labels: Any, classes: int, backend: str, errors: bool) -> Call:
         if not errors:
             return scores, None
         weight = said.astype(np.float64)
-        _, square = per_task.spread(labels, weight, weight, *centre(tasks, held, rest, sign, True), engine)
+        _, square = per_task.spread(labels, weight, weight, *per_task.centre(tasks, held, rest, sign, True), engine)
         return scores, np.sqrt(square) / (tasks * (agents - 1))
 
     return call

@@ -131,8 +131,10 @@ def test_phi_is_the_definition_to_rounding(block):
             part = one if half is None else half
             expected = influence(c, sign, part, counted(c, part, 1 if half is None else 2), skip)
             for engine in ENGINES:
-                found = kernels.phi(c.rows, c.columns, c.classes, sign, half, skip, engine)
+                *both, found = kernels.phi(c.rows, c.columns, c.classes, sign, half, skip, engine)
                 assert close(found, expected), (seed, sign, engine)
+                same = kernels.totals(c.rows, c.columns, c.classes, sign, half, engine)
+                assert np.array_equal(both, same), (seed, sign, engine)
 
 
 def test_phi_of_many_columns_on_many_tasks_folds_their_tables():
@@ -144,15 +146,50 @@ def test_phi_of_many_columns_on_many_tasks_folds_their_tables():
         c = Case(labels[:3], labels, classes, half, 2, half, np.eye(classes, dtype=np.int64))
         expected = influence(c, "split", half, counted(c, half, 2), skip := np.arange(3))
         for engine in ENGINES:
-            assert close(kernels.phi(c.rows, c.columns, classes, "split", half, skip, engine), expected), engine
+            assert close(kernels.phi(c.rows, c.columns, classes, "split", half, skip, engine)[2], expected), engine
+
+
+@pytest.mark.parametrize(("right", "others"), [(0.95, 0), (0.9, 3), (0.8, 5), (0.2, 0)])
+def test_phi_where_most_pairs_share_one_sign(right, others, monkeypatch):
+    """All pairs, none, or some have the usual sign; the others say a permutation of the labels."""
+    used = []
+    if "numba" in BACKENDS:
+        from verax.kernels import _numba
+
+        usual = _numba._usual
+
+        def seen(*given):
+            used.append(usual(*given))
+            return used[-1]
+
+        monkeypatch.setattr(_numba, "_usual", seen)
+    for classes, tasks in ((3, 300), (10, 1500)):
+        rng = np.random.default_rng(classes)
+        truth, guess = rng.integers(0, classes, tasks), rng.integers(0, classes, (24, tasks))
+        labels = np.where(rng.random(guess.shape) < right, truth, guess)
+        labels[:others] = (labels[:others] + 1) % classes
+        labels = rng.permutation(labels).astype(np.int8)
+        labels[5] = 1
+        half, skip = rng.integers(0, 2, tasks), np.arange(10) - 1
+        one = np.zeros_like(half)
+        c = Case(labels[:10], labels, classes, half, 2, half, np.eye(classes, dtype=np.int64))
+        for sign, part in (("plugin", one), ("split", half)):
+            given = half if sign == "split" else None
+            expected = influence(c, sign, part, counted(c, part, 1 + (sign == "split")), skip)
+            for engine in ENGINES:
+                *both, found = kernels.phi(c.rows, c.columns, classes, sign, given, skip, engine)
+                assert close(found, expected), (classes, sign, engine)
+                assert not found[5].any(), "a report that says one thing moves nothing"
+                assert np.array_equal(both, kernels.totals(c.rows, c.columns, classes, sign, given, engine))
+    assert any(found[0] is not None for found in used) == (right > 0.5 and bool(used))
 
 
 def test_phi_is_exactly_0_for_a_report_that_says_one_thing():
     labels = np.random.default_rng(0).integers(0, 5, (9, 301)).astype(np.int8)
     labels[0] = 3
     for engine in ENGINES:
-        assert not kernels.phi(labels[:1], labels, 5, np.ones((5, 5), dtype=int), engine=engine).any()
-        assert not kernels.phi(labels[:1], labels, 5, "plugin", engine=engine).any()
+        assert not kernels.phi(labels[:1], labels, 5, np.ones((5, 5), dtype=int), engine=engine)[2].any()
+        assert not kernels.phi(labels[:1], labels, 5, "plugin", engine=engine)[2].any()
 
 
 def test_sums_look_every_table_up():
@@ -175,7 +212,7 @@ def test_more_tasks_than_a_chunk_are_counted_in_chunks():
             assert np.array_equal(kernels.counts(labels, labels, classes, half, 2, engine), expected)
             found = kernels.totals(labels, labels, classes, "split", half, engine)
             assert np.array_equal(found, paid(expected, "split"))
-            found = kernels.phi(labels[:1], labels, classes, "split", half, skip=np.array([0]), engine=engine)
+            found = kernels.phi(labels[:1], labels, classes, "split", half, skip=np.array([0]), engine=engine)[2]
             assert close(found, influence(c, "split", half, expected[:1], np.array([0]))[:1])
 
 
@@ -189,7 +226,7 @@ def test_more_labels_than_a_byte_holds():
         for sign in ("plugin", c.sign):
             found = kernels.totals(labels, labels, 200, sign, engine=engine)
             assert np.array_equal(found, paid(expected, sign))
-        found = kernels.phi(labels, labels, 200, "plugin", skip=skip, engine=engine)
+        found = kernels.phi(labels, labels, 200, "plugin", skip=skip, engine=engine)[2]
         assert close(found, influence(c, "plugin", zero, expected, skip))
 
 
@@ -226,8 +263,8 @@ def test_no_agents_no_columns_and_no_tasks_are_empty_answers():
         for sign in ("plugin", np.eye(3, dtype=int)):
             assert [x.shape for x in kernels.totals(none, some, 3, sign, engine=engine)] == [(0, 2, 1)] * 2
             assert [x.any() for x in kernels.totals(some[:, :0], some[:, :0], 3, sign, engine=engine)] == [False] * 2
-            assert kernels.phi(some, none, 3, sign, engine=engine).tolist() == np.zeros((2, 5)).tolist()
-            assert kernels.phi(some[:, :0], some[:, :0], 3, sign, engine=engine).shape == (2, 0)
+            assert kernels.phi(some, none, 3, sign, engine=engine)[2].tolist() == np.zeros((2, 5)).tolist()
+            assert kernels.phi(some[:, :0], some[:, :0], 3, sign, engine=engine)[2].shape == (2, 0)
         assert kernels.sums(some, none, np.zeros((2, 0, 1, 3, 3)), engine=engine).shape == (2, 5)
 
 

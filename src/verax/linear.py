@@ -136,7 +136,7 @@ class _Labels:
         for at in _strata(signal):
             said, by = per_task.tallies(theirs[:, at], len(self.matrix), self.engine)
             held = by if peers.all() else per_task.tallies(self.labels[:, at], len(self.matrix), self.engine)[1]
-            self.strata.append(_Stratum(at, said, _times(said, self.matrix.T), held, by.sum(0)))
+            self.strata.append(_Stratum(at, said, per_task.times(said, self.matrix.T), held, by.sum(0)))
 
     def _values(self, chosen: Ints) -> list[float]:
         """The sum over the peers of what each chosen agent scores beside them."""
@@ -175,7 +175,7 @@ class _Labels:
         """psi = weight[n, k] + shift[k] - share . said[n], with every mean over the stratum taken out."""
         held = s.held[chosen]
         rest = s.all - held if self.same else np.broadcast_to(s.all, held.shape)
-        share, shift = centre(len(s.said), held, rest, self.matrix, self.same)
+        share, shift = per_task.centre(len(s.said), held, rest, self.matrix, self.same)
         said = s.said.astype(np.float64)
         weight = said if s.weight is s.said else s.weight.astype(np.float64)
         return self._of(s, chosen), weight, said, share, shift
@@ -210,27 +210,12 @@ def excess(n: int, own: Ints, held: Ints, rest: Ints, matrix: npt.NDArray[Any]) 
     """<S, n C - a b^T> for every agent, C and b summed over its peers: integers, of any size they need."""
     if n * (n + int(rest.max(initial=0)) * len(matrix)) > _LARGEST:
         own, held, rest = own.astype(object), held.astype(object), rest.astype(object)
-    return np.asarray(n * own - np.einsum("kl,kl->k", _times(held, matrix), rest))
-
-
-def _times(held: Any, matrix: npt.NDArray[Any]) -> Any:
-    """held @ S, which the usual S leaves as it is."""
-    return held if np.array_equal(matrix, np.eye(len(matrix))) else held @ matrix
+    return np.asarray(n * own - np.einsum("kl,kl->k", per_task.times(held, matrix), rest))
 
 
 def excess_of_cells(n: int, counts: Ints, held: Ints, rest: Ints, matrix: npt.NDArray[Any]) -> float:
     """The same of one agent for any S, from its counts beside all peers together: one exact sum."""
     return math.fsum(((n * counts - np.outer(held, rest)) * matrix).ravel())
-
-
-def centre(n: int, held: Ints, rest: Ints, matrix: npt.NDArray[np.generic], same: bool) -> tuple[Floats, Floats]:
-    """What `per_task.spread` takes out of each agent's psi: share (K, L) of what was said, shift (K, L) by label."""
-    s, own, theirs = matrix.astype(np.float64), held / n, rest / n
-    share, rows = _times(own, s), _times(theirs, s.T)
-    shift = np.einsum("kl,kl->k", own, rows)[:, None] - rows
-    if same:
-        shift += share - np.diagonal(s)
-    return share, shift
 
 
 def _strata(signal: Public) -> list[slice | Ints]:

@@ -86,12 +86,15 @@ def all_pairs(reports: Reports, signal: Public, plan: Plan) -> list[Part | None]
     for first in range(0, len(labels), step := _rows_at_once(labels, half, plan)):
         rows = labels[first : first + step] if step < len(labels) else labels
         who = np.arange(first, first + len(rows))
-        value, able = _all_values(rows, labels, classes, sign, half, plan.engine)
+        if plan.over == "median":
+            total, n = kernels.totals(rows, labels, classes, sign, half, plan.engine)
+        else:
+            total, n, phi = kernels.phi(rows, labels, classes, sign, half, who, plan.engine)
+        value, able = _values(total, n)
         able[np.arange(len(rows)), who] = False
         if plan.over == "median":
             stderr = _median_stderrs(rows, labels, half, plan, value, able, classes)
         else:
-            phi = kernels.phi(rows, labels, classes, sign, half, who, plan.engine)
             stderr = [_mean_stderr(p / max(a.sum(), 1), half) for p, a in zip(phi, able, strict=True)]
         answered = (rows >= 0).sum(1)
         for v, a, error, tasks in zip(value, able, stderr, answered.tolist(), strict=True):
@@ -114,14 +117,10 @@ def _rows_at_once(labels: Labels, half: Ints | None, plan: Plan) -> int:
     return max(1, min(len(labels), plan.engine.max_bytes // max(each, 1)))
 
 
-def _all_values(
-    rows: Labels, columns: Labels, classes: int, sign: str | Ints, half: Ints | None, engine: Engine
-) -> tuple[Floats, npt.NDArray[np.bool_]]:
-    """What every row scores beside every column, and whether they share enough tasks."""
-    total, n = kernels.totals(rows, columns, classes, sign, half, engine)
-    whole = n.sum(2)
-    value = total / np.maximum(n * (n - 1), 1)
-    value = value[..., 0] if half is None else (n * value).sum(2) / np.maximum(whole, 1)
+def _values(total: Ints, n: Ints) -> tuple[Floats, npt.NDArray[np.bool_]]:
+    """What every row scores beside every column, and whether they share enough tasks; from (I, J, halves) each."""
+    whole, value = n.sum(2), total / np.maximum(n * (n - 1), 1)
+    value = value[..., 0] if n.shape[2] == 1 else (n * value).sum(2) / np.maximum(whole, 1)
     return value, np.asarray(whole >= 2)
 
 

@@ -290,7 +290,7 @@ class Together(Sums):
     def second(self, plan: Plan) -> Look | None:
         if self.tasks < 2 or plan.matrix is None:
             return None
-        share, shift = linear.centre(self.tasks, self.held, self._rest(), plan.matrix, same=True)
+        share, shift = per_task.centre(self.tasks, self.held, self._rest(), plan.matrix, same=True)
         mean = (self._excess(plan) / self.tasks).astype(np.float64) / self.tasks
         return Spread(share, shift, mean, plan.matrix, plan.engine)
 

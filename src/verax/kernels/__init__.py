@@ -108,22 +108,23 @@ def phi(
     half: Ints | None = None,
     skip: Ints | None = None,
     engine: Engine = _DEFAULT,
-) -> Floats:
-    """For each row i and task n the sum over columns j of (psi_ij(n) - mean psi_ij) / N_ij: (I, N).
+) -> tuple[Ints, Ints, Floats]:
+    """`totals`, and for each row i and task n the sum over columns j of (psi_ij(n) - mean psi_ij) / N_ij: (I, N).
 
     psi is what a task contributes to <S, delta> of the pair, found and centred in each half apart; N_ij counts the
     common tasks of both halves. A task that the pair does not share adds 0, and so do pairs of fewer than two
-    tasks and the column skip[i] of row i. `sign` and `half` are those of `totals`.
+    tasks and the column skip[i] of row i. Pairs are counted once for both. `sign` and `half` are those of `totals`.
 
     >>> labels = np.array([[0, 1, 1, 0], [0, 1, 1, 1]])
-    >>> phi(labels, labels, 2, "plugin", skip=np.array([0, 1]))[0].tolist()
+    >>> total, tasks, found = phi(labels, labels, 2, "plugin", skip=np.array([0, 1]))
+    >>> found[0].tolist()
     [0.125, 0.0, 0.0, -0.125]
     """
     classes = int(classes)
     _check(rows, columns, classes, half, 1 if half is None else 2)
     sign = _check_sign(sign, half, classes)
     kernel = _kernel(engine, "phi", rows, columns, classes)
-    found: Floats = kernel.phi(rows, columns, classes, sign, half, skip, engine)
+    found: tuple[Ints, Ints, Floats] = kernel.phi(rows, columns, classes, sign, half, skip, engine)
     return found
 
 

@@ -25,7 +25,7 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from verax.kernels import Engine, Floats, Ints, Labels, Sign, _numpy, cores
+from verax.kernels import Engine, Floats, Ints, Labels, Sign, _numpy, cores, per_task
 from verax.kernels._compiled import (
     I64,
     MOST_NARROW,
@@ -48,6 +48,8 @@ _CACHE = 2**19  # bytes of counts made at once
 _CHUNK = 2**17  # tasks whose planes are made at once
 _RUN = 2**12  # tasks of a histogram whose numbers stay in the innermost cache
 _WORTH_TWO = 2**17  # tasks for which a table of 65,536 numbers is little
+_WORTH_USUAL = 16  # columns
+_FEW_DIFFER = 0.3  # share of the pairs for which single look-ups are quicker than folded ones
 _LONG = 2**20  # tasks of a histogram, and enough for a thread of their own
 _ALL = np.uint64(2**64 - 1)
 _GIVEN, _PLUGIN, _SPLIT = 0, 1, 2
@@ -680,7 +682,8 @@ def _centre(over, n, a, b, j, skip, learned, sign, border, tables):  # type: ign
     for r in range(rows):
         for g in range(groups):
             for h in range(parts):
-                source, size = sign if learned == _GIVEN else over[r, g, h if learned == _PLUGIN else 1 - h], n[r, g, h]
+                source = sign[h] if learned == _GIVEN else over[r, g, h if learned == _PLUGIN else 1 - h]
+                size = n[r, g, h]
                 for m in range(width):
                     down[m] = held[m] = 0
                 for t in range(lanes):
@@ -715,6 +718,27 @@ def _centre(over, n, a, b, j, skip, learned, sign, border, tables):  # type: ign
 
 
 @compiled
+def _differ(over, j, skip, learned, usual, found):  # type: ignore[no-untyped-def]
+    """Which pairs (rows, columns) have another sign than the usual one, or are not to be counted at all."""
+    rows, groups, parts, classes, width = over.shape
+    lanes, other = width // classes, np.empty(width, np.int64)
+    for r in range(rows):
+        for g in range(groups):
+            for m in range(width):
+                other[m] = 0
+            for h in range(parts):
+                source = over[r, g, h if learned == _PLUGIN else 1 - h]
+                for k in range(classes):
+                    for m in range(width):
+                        other[m] |= np.int64(source[k, m] > 0) ^ usual[h, k, m]
+            for t in range(min(lanes, found.shape[1] - g * lanes)):
+                differs = j + g * lanes + t == skip[r]
+                for m in range(t, width, lanes):
+                    differs |= other[m] != 0
+                found[r, g * lanes + t] = differs
+
+
+@compiled
 def _bases(labels, part, border, width, deep, base):  # type: ignore[no-untyped-def]
     """Where a row's part of a table starts, for what it says on each task; a table has `deep` entries a label."""
     for n in range(labels.size):
@@ -741,6 +765,21 @@ def _look_up(rows, columns, part, border, tables, found):  # type: ignore[no-unt
             t0, c0 = tables[r, last].ravel(), columns[last]
             for n in range(tasks):
                 held[n] += t0[np.uint64(base[n] + c0[n])]
+
+
+@compiled
+def _look_up_some(rows, columns, chosen, part, tables, found):  # type: ignore[no-untyped-def]
+    """As `_look_up` without a border, for the chosen (rows, columns) only."""
+    tasks, width = rows.shape[1], tables.shape[-1]
+    base = np.empty(tasks, np.uint32)
+    for r in range(len(rows)):
+        held = found[r]
+        _bases(rows[r], part, 0, width, width, base)
+        for c in range(len(columns)):
+            if chosen[r, c]:
+                table, column = tables[r, c].ravel(), columns[c]
+                for n in range(tasks):
+                    held[n] += table[np.uint64(base[n] + column[n])]
 
 
 @compiled
@@ -781,39 +820,96 @@ def _look_up_folded(rows, codes, part, border, fold, tables, found):  # type: ig
 
 def phi(
     rows: Labels, columns: Labels, classes: int, sign: Sign, half: Ints | None, skip: Ints | None, engine: Engine
-) -> Floats:
-    """For each row and task the sum over columns of (psi - mean psi) / N: (I, N). See `verax.kernels.phi`.
+) -> tuple[Ints, Ints, Floats]:
+    """The totals, and for each row and task the sum over columns of (psi - mean psi) / N. See `verax.kernels.phi`.
 
     >>> labels = np.array([[0, 1, 1, 0], [0, 1, 1, 1]])
-    >>> phi(labels[:1], labels[1:], 2, "plugin", None, None, Engine())[0].tolist()
-    [0.125, 0.0, 0.0, -0.125]
+    >>> phi(labels[:1], labels[1:], 2, "plugin", None, None, Engine())[2].tolist()
+    [[0.125, 0.0, 0.0, -0.125]]
     """
     if not 0 < rows.shape[1] <= _CHUNK:
         return _numpy.phi(rows, columns, classes, sign, half, skip, engine, counts, sums)
-    found, parts = np.zeros(rows.shape), 1 if half is None else 2
+    parts = 1 if half is None else 2
     skip = np.full(len(rows), -1) if skip is None else skip.astype(np.int64)
     counter = Counter.of(rows, columns, classes, half, parts)
     learned, matrix = _source(sign, counter)
+    total = np.zeros((len(rows), len(columns), parts), dtype=np.int64)
+    tasks = np.zeros_like(total)
     border = int(counter.left_out)
     width = classes + border
     fold = _fold(rows.shape[1], width, parts) if counter.lanes > 1 else 1
+    usual, found = None, np.zeros(rows.shape)
+    if learned != _GIVEN and not counter.left_out and len(columns) >= _WORTH_USUAL:
+        usual, found = _usual(rows, columns, classes, learned == _PLUGIN, half, engine)
+    same = None if usual is None else np.repeat(usual, counter.lanes, axis=2)
     for tile in counter.tiles(columns, engine):
         codes = _codes(tile.labels, fold, width, border)
 
         def add(side: Side, cells: Cells, j: int, skipped: Ints, tile: Side = tile, codes: Codes = codes) -> None:
             start, end = j - tile.first, min(len(tile.labels), j - tile.first + cells.shape[1] * counter.lanes)
             who, most = slice(side.first, side.first + len(side.labels)), -(-(end - start) // (4 * fold)) * 4 * fold
-            tables = np.zeros((len(side.labels), most, parts, width, width))
             n, a, b = _turned_to_excess(cells, skipped, counter.lanes)
-            _centre(cells, n, a, b, j, skip[who], learned, matrix, border, tables[:, : end - start])
-            if fold > 1:
+            stop = tile.first + end - j
+            _add_totals(cells, n, side.first, j, stop, skipped, _PLAIN, learned, matrix, total, tasks)
+            few = np.ones((len(side.labels), end - start), dtype=np.bool_)
+            if same is not None:
+                _differ(cells, j, skip[who], learned, same, few)
+                if not few.any():
+                    return
+            tables = np.zeros((len(side.labels), most, parts, width, width))
+            _centre(cells, n, a, b, j, skip[who], learned, matrix[None], border, tables[:, : end - start])
+            if same is not None:
+                counted = np.zeros_like(tables)
+                _centre(cells, n, a, b, j, np.full_like(skip[who], -1), _GIVEN, same, border, counted[:, : end - start])
+                tables -= counted
+            if few.mean() < _FEW_DIFFER:
+                _look_up_some(side.labels, tile.labels[start:end], few, counter.tasks.part, tables, found[who])
+            elif fold > 1:
                 some, flat = codes[start // fold : (start + most) // fold], tables.reshape(len(tables), most, -1, width)
                 _look_up_folded(side.labels, some, counter.tasks.part, border, fold, flat, found[who])
             else:
                 _look_up(side.labels, tile.labels[start:end], counter.tasks.part, border, tables, found[who])
 
         counter.batches(rows, tile, engine, add)
-    return found
+    return total, tasks, found
+
+
+def _usual(
+    rows: Labels, columns: Labels, classes: int, here: bool, half: Ints | None, engine: Engine
+) -> tuple[Ints | None, Floats]:
+    """The sign that all pairs together have in each half, and phi if every pair had it; none where few of them do.
+
+    Classifiers that are right more often than not mostly share one sign, and a sum over columns with one sign needs
+    only how many said what. What is left to look up are the pairs that have another.
+    """
+    parts = [np.arange(rows.shape[1])] if half is None else [np.nonzero(half == h)[0] for h in (0, 1)]
+    tallies = [per_task.tallies(np.ascontiguousarray(columns[:, at]), classes, engine)[0] for at in parts]
+    pooled = np.stack([_pooled_sign(said.astype(np.float64)) for said in tallies])
+    usual = pooled if here else np.ascontiguousarray(pooled[::-1])
+    some, beside = rows[:: max(1, len(rows) // 8)], columns[:: max(1, len(columns) // 64)]
+    over = _numpy.excess(counts(some, beside, classes, half, len(parts), engine)) > 0
+    if (over == pooled).all((2, 3, 4)).mean() < 0.5:
+        return None, np.zeros(rows.shape)
+    found = np.zeros(rows.shape)
+    for at, said, matrix in zip(parts, tallies, usual, strict=True):
+        if len(at) < 2:
+            continue
+        weight = said @ matrix.T
+        for i in range(0, len(rows), step := max(1, engine.max_bytes // (64 * len(at)))):
+            labels = rows[i : i + step, at]
+            held = per_task.tallies(labels, classes, engine)[1]
+            rest = np.broadcast_to(said.sum(0), held.shape)
+            terms = per_task.centre(len(at), held, rest, matrix, False)
+            psi = per_task.influence(labels, weight.astype(np.float64), said.astype(np.float64), *terms)
+            psi -= psi[:, :1].copy()  # a psi that never changes has no spread, whatever its size
+            found[i : i + step, at] = (psi - psi.mean(1, keepdims=True)) / rows.shape[1]
+    return usual, found
+
+
+def _pooled_sign(said: Floats) -> Ints:
+    """Where the excess of all pairs together is above 0; any sign would do, this one is likely."""
+    held = said.sum(0)
+    return (len(said) * (said.T @ said) > np.outer(held, held)).astype(np.int64)
 
 
 def _fold(tasks: int, width: int, parts: int) -> int:

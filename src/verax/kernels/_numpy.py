@@ -347,21 +347,25 @@ def phi(
     engine: Engine,
     count: Count = counts,
     add: Add | None = None,
-) -> Floats:
-    """For each row and task the sum over columns of (psi - mean psi) / N: (I, N). See `verax.kernels.phi`.
+) -> tuple[Ints, Ints, Floats]:
+    """The totals, and for each row and task the sum over columns of (psi - mean psi) / N. See `verax.kernels.phi`.
 
     >>> labels = np.array([[0, 1, 1, 0], [0, 1, 1, 1]])
-    >>> phi(labels[:1], labels[1:], 2, "plugin", None, None, Engine())[0].tolist()
-    [0.125, 0.0, 0.0, -0.125]
+    >>> phi(labels[:1], labels[1:], 2, "plugin", None, None, Engine())[2].tolist()
+    [[0.125, 0.0, 0.0, -0.125]]
     """
     found, parts = np.zeros(rows.shape), 1 if half is None else 2
+    total = np.zeros((len(rows), len(columns), parts), dtype=np.int64)
+    tasks = np.zeros_like(total)
     side = _side(2 * parts * classes**2, engine)
     for i, j in _tiles(len(rows), len(columns), side, False):
-        tables = centred(count(rows[i], columns[j], classes, half, parts, engine), sign)
+        met = count(rows[i], columns[j], classes, half, parts, engine)
+        total[i, j], tasks[i, j] = reduced(met, sign)
+        tables = centred(met, sign)
         if skip is not None:
             tables[np.arange(j.start, j.stop) == skip[i, None]] = 0.0
         found[i] += (add or sums)(rows[i], columns[j], tables, half, engine)
-    return found
+    return total, tasks, found
 
 
 def centred(counts: Ints, sign: Sign) -> Floats:

@@ -7,8 +7,10 @@ its form gives the same integers, and the same sums of squares to rounding.
 from __future__ import annotations
 
 import importlib.util
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from verax.kernels import Engine, Floats, Ints, Labels
 
@@ -65,6 +67,32 @@ def weighed(labels: Labels, table: Ints, engine: Engine | None = None) -> Ints:
     for i in range(0, len(labels), step := max(1, 2**21 // max(tasks, 1))):
         found[i : i + step] = flat[first + labels[i : i + step]].sum(1)
     return found
+
+
+def centre(n: int, held: Ints, rest: Ints, matrix: npt.NDArray[Any], same: bool) -> tuple[Floats, Floats]:
+    """What `spread` takes out of each agent's psi: share (K, L) of what was said, shift (K, L) by label.
+
+    `held` and `rest` (K, L) are how often an agent and its peers said each label on n tasks; `same` where what was said
+    counts the agent among its own peers.
+
+    >>> centre(4, np.array([[2, 2]]), np.array([[1, 3]]), np.eye(2), False)
+    (array([[0.5, 0.5]]), array([[ 0.25, -0.25]]))
+    """
+    s, own, theirs = matrix.astype(np.float64), held / n, rest / n
+    share, rows = times(own, s), times(theirs, s.T)
+    shift = np.einsum("kl,kl->k", own, rows)[:, None] - rows
+    if same:
+        shift += share - np.diagonal(s)
+    return share, shift
+
+
+def times(held: Any, matrix: npt.NDArray[Any]) -> Any:
+    """held @ S, which the usual S leaves as it is.
+
+    >>> times(np.array([[1, 2]]), np.array([[0, 1], [1, 0]])).tolist()
+    [[2, 1]]
+    """
+    return held if np.array_equal(matrix, np.eye(len(matrix))) else held @ matrix
 
 
 def influence(labels: Labels, weight: Floats, said: Floats, share: Floats, shift: Floats) -> Floats:
