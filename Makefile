@@ -38,6 +38,7 @@ lint: $(VENV)/.dev
 bench: $(VENV)/.dev
 	$(BIN)/python benchmarks/run.py
 	$(BIN)/python benchmarks/scoring.py
+	$(BIN)/python benchmarks/shards.py
 	$(BIN)/python benchmarks/ledger.py
 
 $(VENV)/.core: pyproject.toml

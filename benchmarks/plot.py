@@ -96,11 +96,10 @@ def way(case: Found, name: str, gives: str, threads: int = 1) -> Found | None:
 # Tables.
 
 
-def of_pairs(found: Found, gives: str, extra: list[tuple[str, int]]) -> str:
+def of_pairs(found: Found, gives: str) -> str:
     """Ways down, cases across: the median."""
     cases = [c for c in found["cases"] if c["kind"] == "pairs"]
     names = list(dict.fromkeys((w["way"], w["threads"]) for c in cases for w in c["ways"] if w["gives"] == gives))
-    names = [n for n in names if n not in extra]
     header = ["", *(shape(c) for c in cases)]
     rows = [
         [name + (f", {threads} threads" if threads > 1 else ""), *(cell(way(c, name, gives, threads)) for c in cases)]
@@ -110,11 +109,20 @@ def of_pairs(found: Found, gives: str, extra: list[tuple[str, int]]) -> str:
 
 
 def of_totals(found: Found) -> str:
-    return of_pairs(found, "totals", [])
+    return of_pairs(found, "totals")
 
 
 def of_score(found: Found) -> str:
-    return of_pairs(found, "score", [])
+    return of_pairs(found, "score")
+
+
+def of_mean(found: Found) -> str:
+    return of_pairs(found, "mean")
+
+
+def of_tables(found: Found) -> str:
+    kept, dropped = of_pairs(found, "tables"), of_pairs(found, "tables, dropped").splitlines()[2:]
+    return "\n".join([kept, *(line.replace(" |", ", dropped |", 1) for line in dropped)])
 
 
 def of_million(found: Found) -> str:
@@ -145,7 +153,7 @@ def of_fractions(found: Found) -> str:
     rows = []
     for case in found["cases"]:
         for w in case["ways"]:
-            if w["delivered"] is not None and w["threads"] == 1 and w["gives"] not in ("score", "tables"):
+            if w["delivered"] is not None and w["threads"] == 1 and w["gives"] not in ("score", "mean", "tables"):
                 shares = [percent(w["delivered"]), percent(w["done"]) if w["done"] != w["delivered"] else ""]
                 rows.append([shape(case), w["way"], w["gives"], UNITS[w["ceiling"]][0], *shares])
     return table(["case", "way", "gives", "ceiling", "asked for", "done"], rows)
@@ -215,7 +223,7 @@ def _timings(name: str, found: Any) -> dict[str, str]:
 
 
 TABLES = {
-    "machine": of_machine, "totals": of_totals, "score": of_score, "million": of_million, "ce": of_rows,
+    "machine": of_machine, "totals": of_totals, "tables": of_tables, "score": of_score, "mean": of_mean, "million": of_million, "ce": of_rows,
     "ceilings": of_ceilings, "fractions": of_fractions, "memory": of_memory, "checks": of_checks,
     "compiling": of_compiling,
 }  # fmt: skip

@@ -323,6 +323,8 @@ def pairs(case: Case, clock: Clock) -> Iterator[Timing]:
     reports, options = verax.Reports.of(labels), {"rule": "ca", "sign": "plugin", "over": "median"}
     for backend, threads in (("numba", 1), ("numba", 2), ("numpy", 1)):
         yield timed(Timing(f"verax {backend}", "score", threads), score(reports, backend, threads, **options), clock)
+        call = score(reports, backend, threads, rule="ca")
+        yield timed(Timing(f"verax {backend}", "mean", threads), call, clock)
 
 
 def mean_over_peers(case: Case, clock: Clock) -> Iterator[Timing]:
