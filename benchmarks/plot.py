@@ -224,8 +224,8 @@ def _timings(name: str, found: Any) -> dict[str, str]:
 
 TABLES = {
     "machine": of_machine, "totals": of_totals, "tables": of_tables, "score": of_score, "mean": of_mean,
-    "million": of_million, "ce": of_rows, "ceilings": of_ceilings, "fractions": of_fractions, "memory": of_memory, "checks": of_checks,
-    "compiling": of_compiling,
+    "million": of_million, "ce": of_rows, "ceilings": of_ceilings, "fractions": of_fractions,
+    "memory": of_memory, "checks": of_checks, "compiling": of_compiling,
 }  # fmt: skip
 
 
