@@ -50,7 +50,7 @@ def engine(backend: str = "auto", threads: int | None = None, max_bytes: int | N
     if backend not in BACKENDS:
         raise OptionError(f"backend is {backend!r}; choose one of {', '.join(BACKENDS)}")
     if backend in ("numba", "torch") and importlib.util.find_spec(backend) is None:
-        raise ExtraMissing(f"backend {backend}", {"numba": "fast", "torch": "torch"}[backend])
+        raise ExtraMissing(f"Counts by {backend}", {"numba": "fast", "torch": "torch"}[backend])
     if threads is not None and threads < 1:
         raise OptionError(f"threads is {threads}; give 1 or more, or leave it out for every core")
     if max_bytes is not None and max_bytes < 2**20:
