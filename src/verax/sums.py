@@ -253,7 +253,7 @@ class Together(Sums):
         assert matrix is not None
         said, held = per_task.tallies(labels, len(matrix), plan.engine)
         if np.isin(matrix, (0, 1)).all():
-            weight = np.asarray(said @ matrix.T.astype(np.int64))
+            weight = per_task.times(said, matrix.T.astype(np.int64))
             return cls(labels.shape[1], held, per_task.weighed(labels, weight, plan.engine), None)
         cells = np.stack([_cells(row, said, len(matrix)) for row in labels])
         return cls(labels.shape[1], held, np.zeros(len(labels), dtype=np.int64), cells)
@@ -313,7 +313,8 @@ class Spread(Look):
     def squares(self, reports: Reports, references: Labels | None) -> Floats:
         labels, matrix = reports.labels, self.matrix.astype(np.float64)
         said = per_task.tallies(labels, len(matrix), self.engine)[0].astype(np.float64)
-        total, square = per_task.spread(labels, said @ matrix.T, said, self.share, self.shift, self.engine)
+        weight = per_task.times(said, matrix.T)
+        total, square = per_task.spread(labels, weight, said, self.share, self.shift, self.engine)
         n = labels.shape[1]
         return np.asarray(square + n * (total / n - self.mean) ** 2)
 

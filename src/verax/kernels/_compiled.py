@@ -71,9 +71,9 @@ def call(builder: Any, name: str, kind: Any, *values: Any, **options: Any) -> An
     return builder.call(cgutils.get_or_insert_function(builder.module, function, name), values, **options)
 
 
-def is_label(builder: Any, line: Any, label: Any, lanes: int) -> Any:
-    """Which of the labels (int8) at the address are this one, as a mask."""
-    return builder.icmp_signed("==", line, in_all(builder, builder.trunc(label, I8), lanes))
+def is_label(builder: Any, labels: Any, label: Any, lanes: int) -> Any:
+    """Which of a vector of labels (int8) are this one, as a mask."""
+    return builder.icmp_signed("==", labels, in_all(builder, builder.trunc(label, I8), lanes))
 
 
 def _says(_: Any, line: Any, label: Any) -> Any:

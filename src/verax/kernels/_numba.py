@@ -883,8 +883,8 @@ def _usual(
     only how many said what. What is left to look up are the pairs that have another.
     """
     parts = [np.arange(rows.shape[1])] if half is None else [np.nonzero(half == h)[0] for h in (0, 1)]
-    tallies = [per_task.tallies(np.ascontiguousarray(columns[:, at]), classes, engine)[0] for at in parts]
-    pooled = np.stack([_pooled_sign(said.astype(np.float64)) for said in tallies])
+    tallies = [per_task.tallies(columns[:, at], classes, engine)[0].astype(np.float64) for at in parts]
+    pooled = np.stack([_pooled_sign(said) for said in tallies])
     usual = pooled if here else np.ascontiguousarray(pooled[::-1])
     some, beside = rows[:: max(1, len(rows) // 8)], columns[:: max(1, len(columns) // 64)]
     over = _numpy.excess(counts(some, beside, classes, half, len(parts), engine)) > 0
@@ -894,13 +894,13 @@ def _usual(
     for at, said, matrix in zip(parts, tallies, usual, strict=True):
         if len(at) < 2:
             continue
-        weight = said @ matrix.T
+        weight = per_task.times(said, matrix.T)
         for i in range(0, len(rows), step := max(1, engine.max_bytes // (64 * len(at)))):
             labels = rows[i : i + step, at]
             held = per_task.tallies(labels, classes, engine)[1]
             rest = np.broadcast_to(said.sum(0), held.shape)
             terms = per_task.centre(len(at), held, rest, matrix, False)
-            psi = per_task.influence(labels, weight.astype(np.float64), said.astype(np.float64), *terms)
+            psi = per_task.influence(labels, weight, said, *terms)
             psi -= psi[:, :1].copy()  # a psi that never changes has no spread, whatever its size
             found[i : i + step, at] = (psi - psi.mean(1, keepdims=True)) / rows.shape[1]
     return usual, found
