@@ -74,7 +74,7 @@ def test_a_users_own_rule_is_found_by_module_and_function(tmp_path, monkeypatch)
     (tmp_path / "my_rules.py").write_text("def agreement(joint):\n    return joint.bonus.trace()\n")
     monkeypatch.chdir(tmp_path)
     document = run(str(GOLDEN / "dense.csv"), "--truth", str(GOLDEN / "truth.csv"), "--rule", "my_rules:agreement")
-    assert document["mechanism"]["rule"] == "own:agreement"
+    assert document["mechanism"]["rule"] == "my_rules:agreement"
     accuracy = run(str(GOLDEN / "dense.csv"), "--truth", str(GOLDEN / "truth.csv"), "--rule", "accuracy")
     for own, named in zip(document["scores"], accuracy["scores"], strict=True):
         assert own["score"] == pytest.approx(named["score"])

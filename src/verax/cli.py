@@ -6,7 +6,6 @@ Heavy imports stay inside the command that needs them.
 from __future__ import annotations
 
 import csv
-import importlib
 import io
 import json
 import os
@@ -150,6 +149,7 @@ def score(
     """Score every agent's reports, against truth or against the other agents' reports."""
     from verax import mechanisms
     from verax.kernels import engine
+    from verax.rules import load
 
     counted = engine(backend, threads)
 
@@ -159,7 +159,7 @@ def score(
         if public is not None:
             raise OptionError("a public signal cannot be taken out shard by shard; score the files whole")
         matrix = _sign_of_classes(sign, classes)
-        options = mechanisms.Options(_rule(rule), against, over, matrix, floor, seed, engine=counted)
+        options = mechanisms.Options(load(rule), against, over, matrix, floor, seed, engine=counted)
         found = _score_shards(reports, truth, options, classes, workers, dask)
         _show(found.to_json(), as_json, output, lambda console: _print_scores(console, found))
         return
@@ -187,10 +187,11 @@ def _in_shards(
     ):
         return False
     from verax.mechanisms import Options
+    from verax.rules import load
     from verax.tally import refuse_unless_additive
 
     try:
-        refuse_unless_additive(Options(_rule(rule), over=over, floor=floor))
+        refuse_unless_additive(Options(load(rule), over=over, floor=floor))
     except VeraxError:
         return False
     return True
@@ -537,9 +538,10 @@ def _prepare(
     counted: Engine,
 ) -> Prepared:
     from verax.mechanisms import Options, prepare
+    from verax.rules import load
 
     loaded = _load(reports, truth, public, classes)
-    options = Options(_rule(rule), against, over, _sign(sign, loaded), floor, seed, engine=counted)
+    options = Options(load(rule), against, over, _sign(sign, loaded), floor, seed, engine=counted)
     return prepare(loaded, None if truth is None else loaded.truth, None, options)
 
 
@@ -570,24 +572,6 @@ def _listed(classes: str) -> list[str]:
         raise OptionError(
             f"--classes cannot be read ({error}); separate names by commas, quote one that has a comma"
         ) from None
-
-
-def _rule(name: str) -> str | Callable[..., Any]:
-    """A rule's name as it is, or the user's own function of module:function."""
-    if ":" not in name:
-        return name
-    module, function = name.rsplit(":", 1)
-    sys.path.insert(0, os.getcwd())
-    try:
-        found = getattr(importlib.import_module(module), function)
-    except Exception as error:  # whatever importing a user's own code may raise
-        reason = f"{type(error).__name__}: {error}"
-        raise OptionError(
-            f"rule {name!r} cannot be loaded ({reason}); give module:function, importable from here"
-        ) from None
-    if not callable(found):
-        raise OptionError(f"rule {name!r} is not a function; give one that takes a Joint and returns a number")
-    return found  # type: ignore[no-any-return]
 
 
 def _sign(sign: str | None, reports: Reports) -> Any:

@@ -16,6 +16,7 @@ changes M and nothing else: see `Public`.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
@@ -376,15 +377,18 @@ class Joint:
             )
         return self.paired
 
+    def with_rows(self, scored: Callable[[Floats], Floats]) -> Joint:
+        """The same tasks with the rows as a rule scores them in place of the probabilities."""
+        paired = self.tasks_paired
+        return replace(self, paired=replace(paired, rows=scored(paired.rows)))
+
     def logs(self, floor: float) -> Joint:
         """The same tasks with log p, p at least `floor`, in place of p."""
-        paired = self.tasks_paired
-        return replace(self, paired=replace(paired, rows=np.log(np.maximum(paired.rows, floor))))
+        return self.with_rows(lambda p: np.log(np.maximum(p, floor)))
 
     def doubled(self) -> Joint:
         """The same tasks with 2p in place of p."""
-        paired = self.tasks_paired
-        return replace(self, paired=replace(paired, rows=2.0 * paired.rows))
+        return self.with_rows(lambda p: 2.0 * p)
 
     def update(
         self, report: npt.ArrayLike, reference: npt.ArrayLike, public: npt.ArrayLike | Public | None = None

@@ -22,7 +22,7 @@ from verax import mechanisms
 from verax.errors import InputError, OptionError
 from verax.mechanisms import Mechanism, Options, Score, Scores, prepare, scored
 from verax.reports import Reports, checked_names, some
-from verax.rules import NAMES, Rule, resolve
+from verax.rules import RULES, Rule, resolve
 
 FORMAT = "verax.market/1"
 
@@ -348,10 +348,10 @@ def informativeness(surveys: Reports) -> float | None:
 
 
 def _checked(rule: str, sign: str | npt.ArrayLike | None, floor: float | None, scale: float) -> Rule:
-    if rule not in NAMES:
+    if rule not in RULES:
         raise OptionError(
             f"a market must know what it can lose, and rule {rule!r} has no bounds that verax knows; "
-            f"choose one of {', '.join(NAMES)}"
+            f"choose one of {', '.join(RULES)}"
         )
     if isinstance(sign, str) and sign == "plugin":
         raise OptionError("sign plugin is learned on the tasks it scores, which pays noise; use split, or a matrix")

@@ -312,9 +312,9 @@ def _estimate(joint: Joint, other_half: Joint, plan: Plan) -> Estimate:
         s = plan.matrix if plan.matrix is not None else joint.sign if plan.sign == "plugin" else other_half.sign
         return joint.score(s) if joint.enough else Estimate(0.0, 0.0, np.zeros(joint.tasks))
     if not plan.rule.own:
-        return _as_estimate(plan.rule.estimate(joint), joint)
+        return _as_estimate(plan.rule(joint), joint)
     try:
-        return _as_estimate(plan.rule.estimate(joint), joint)
+        return _as_estimate(plan.rule(joint), joint)
     except VeraxError:
         raise
     except Exception as error:  # whatever a user's own code may raise

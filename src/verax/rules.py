@@ -7,15 +7,19 @@ Any function Joint -> float is a rule too; verax then finds its standard error b
 
 from __future__ import annotations
 
+import importlib
+import math
+import os
+import sys
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
 from verax.errors import InputError, OptionError
-from verax.joint import Estimate, Joint
+from verax.joint import Estimate, Joint, Public
+from verax.kernels import Floats
 
 FLOOR = 1e-6
 RuleFunction = Callable[[Joint], Estimate | float]
@@ -113,60 +117,199 @@ def pmi(joint: Joint, floor: float = FLOOR) -> Estimate:
     return Estimate.of_tasks(float(gained.mean()), psi)
 
 
+Rows = Callable[[Floats, float], Floats]
+Mixture = Callable[[Floats, Floats, Public, float], tuple[float, Floats]]
+
+
 @dataclass(frozen=True)
 class Rule:
-    """A rule with what a mechanism must know of it."""
+    """A rule, with all that anybody must know of it; whoever asks, asks here.
+
+    `function` scores a Joint. A *linear* rule is <S, delta> on rows as `rows` makes them of probabilities and the floor
+    (one-hot labels where there is none), and needs no function. `low` and `high`, what a score can be at least and at
+    most, are what pay and markets need; with `in_logs` they count in -log floor. `penalised`: a report that says
+    nothing earns 0. `mixture` gives the value of rows beside a mixture of references, and each task's share, for a
+    rule that is linear in its reference only. `best_row` says why relabelling such a rule's report is no question.
+
+    >>> half = Rule("half", lambda joint: 0.5 * float(joint.bonus.trace()), low=0.0, high=0.5)
+    >>> half.bounds, half.needs_rows
+    ((0.0, 0.5), False)
+    >>> spherical = Rule("spherical", rows=lambda p, _: p / np.linalg.norm(p, axis=1, keepdims=True), linear=True)
+    >>> spherical(Joint.of([[1.0, 0.0], [0.0, 1.0]], [0, 1]))
+    Estimate(value=1, stderr=0)
+    """
 
     name: str
-    estimate: RuleFunction
+    function: Callable[..., Estimate | float] | None = None
+    says: str = ""
+    rows: Rows | None = None
     needs_rows: bool = False
+    linear: bool = False
+    learns_sign: bool = False
     truth_only: bool = False
+    penalised: bool = True
+    takes_features: bool = True
+    low: float | None = None
+    high: float | None = None
+    in_logs: bool = False
     floor: float | None = None
+    mixture: Mixture | None = None
+    best_row: str | None = None
     own: bool = False
+
+    def __post_init__(self) -> None:
+        if self.function is None and not self.linear:
+            raise OptionError(f"rule {self.name!r} has no function; give one that takes a Joint, or say linear=True")
+        if self.rows is not None and not self.needs_rows:
+            object.__setattr__(self, "needs_rows", True)
+        if self.in_logs and self.floor is None:
+            object.__setattr__(self, "floor", FLOOR)
+
+    def __call__(self, joint: Joint, matrix: npt.ArrayLike | None = None) -> Estimate | float:
+        """What the pair scores; a linear rule's S is the identity unless it is given."""
+        if self.function is None or matrix is not None:
+            return (joint if self.rows is None else joint.with_rows(self.scored)).score(matrix)
+        return self.function(joint) if self.floor is None else self.function(joint, self.floor)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Sent by name: whoever receives it has the same verax, or the same module."""
+        return _received, (self.name, self.floor)
+
+    def scored(self, probabilities: Floats) -> Floats:
+        """Rows as the rule scores them."""
+        return probabilities if self.rows is None else self.rows(probabilities, self.floor or 0.0)
 
     @property
     def counts_only(self) -> bool:
         """Whether it is <S, delta> on labels, so that counts suffice."""
-        return self.name in ("ca", "zero-one") and not self.own
+        return self.linear and not self.needs_rows
+
+    @property
+    def bounds(self) -> tuple[float, float] | None:
+        """Between which numbers every score lies; None where nobody has said."""
+        if self.low is None or self.high is None:
+            return None
+        unit = -math.log(self.floor) if self.in_logs and self.floor is not None else 1.0
+        return self.low * unit, self.high * unit
+
+    @property
+    def loses_only(self) -> bool:
+        """Whether no score is above 0, so that a task left out is a gain."""
+        return self.high is not None and self.high <= 0
+
+    def with_floor(self, floor: float | None) -> Rule:
+        """The same rule, counting no probability as smaller."""
+        if floor is None:
+            return self
+        if self.floor is None:
+            *able, last = sorted((r.name for r in RULES.values() if r.floor), key=lambda name: RULES[name].truth_only)
+            if self.own:
+                raise OptionError(f"a floor goes with {', '.join(able)} and {last}; let your own rule keep its own")
+            raise OptionError(f"rule {self.name} has no floor; leave floor= out, or use {', '.join(able)} or {last}")
+        if not 0.0 < floor < 0.5:
+            raise OptionError(f"the floor is {floor:g}; give a number above 0 and below 0.5, such as 1e-6")
+        return replace(self, floor=float(floor))
 
 
-_NAMED: dict[str, tuple[Callable[..., Estimate], bool, bool, bool]] = {
-    # name: function, needs rows, truth only, floored
-    "accuracy": (accuracy, False, True, False),
-    "log": (log, True, True, True),
-    "quadratic": (quadratic, True, True, False),
-    "ca": (ca, False, False, False),
-    "zero-one": (zero_one, False, False, False),
-    "ce": (ce, True, False, True),
-    "brier": (brier, True, False, False),
-    "pmi": (pmi, True, False, True),
-}
-NAMES = tuple(_NAMED)
+def _received(name: str, floor: float | None) -> Rule:
+    return (load(name) if ":" in name else resolve(name)).with_floor(floor)
 
 
-def resolve(rule: str | RuleFunction, floor: float | None = None) -> Rule:
-    """The rule of a name, or of a user's own function.
+def _log_rows(p: Floats, floor: float) -> Floats:
+    return np.log(np.maximum(p, floor))
+
+
+def _pmi_of_mixture(p: Floats, shares: Floats, public: Public, floor: float) -> tuple[float, Floats]:
+    """pmi beside references that say label l of task n with weight shares[n, l], and each task's part in it."""
+    p = np.maximum(p, floor)
+    mean = p - public.residual(p)
+    gained = (shares * (np.log(p) - np.log(mean))).sum(1)
+    psi = gained - ((shares - public.residual(shares)) * (p / mean - 1.0)).sum(1)
+    return float(gained.sum()), np.asarray(psi - psi.mean())
+
+
+RULES: dict[str, Rule] = {
+    rule.name: rule
+    for rule in (
+        Rule("accuracy", accuracy, "the share of tasks answered right", truth_only=True, penalised=False,
+             low=0.0, high=1.0),
+        Rule("log", log, "the logarithm of the probability given to the right label", needs_rows=True,
+             truth_only=True, penalised=False, low=-1.0, high=0.0, in_logs=True),
+        Rule("quadratic", quadratic, "minus the squared distance of the probabilities from the right label",
+             needs_rows=True, truth_only=True, penalised=False, low=-2.0, high=0.0),
+        Rule("ca", None, "correlated agreement: labels that go together, beyond chance", linear=True,
+             learns_sign=True, low=-1.0, high=1.0),
+        Rule("zero-one", None, "agreement on the same label, beyond chance", linear=True, low=-1.0, high=1.0),
+        Rule("ce", None, "the log-probability given to the reference's label, beyond chance", rows=_log_rows,
+             linear=True, low=-1.0, high=1.0, in_logs=True),
+        Rule("brier", None, "the probability given to the reference's label, beyond chance",
+             rows=lambda p, _: 2.0 * p, linear=True, low=-2.0, high=2.0),
+        Rule("pmi", pmi, "what the probabilities tell about the reference's label", needs_rows=True,
+             takes_features=False, low=-1.0, high=1.0, in_logs=True, mixture=_pmi_of_mixture,
+             best_row="its best row is one's belief about the reference"),
+    )
+}  # fmt: skip
+_OWN: dict[str, Rule] = {}  # by module:function, those that somebody passed in this process
+
+
+def resolve(rule: str | Rule | RuleFunction, floor: float | None = None) -> Rule:
+    """The rule of a name, or of a user's own function or Rule, known from then on as module:function.
+
+    A function may say what it gives at least and at most: `agreement.bounds = (0.0, 1.0)`.
 
     >>> resolve("ce", floor=1e-3).floor
     0.001
     >>> resolve(lambda joint: float(joint.counts.max())).own
     True
     """
-    if callable(rule):
-        if floor is not None:
-            raise OptionError("a floor goes with ce, pmi and log; let your own rule keep its own")
-        return Rule(f"own:{getattr(rule, '__name__', type(rule).__name__)}", rule, own=True)
-    if rule not in _NAMED:
-        raise OptionError(f"no rule is called {rule!r}; choose one of {', '.join(NAMES)}, or pass a function")
-    function, rows, truth_only, floored = _NAMED[rule]
-    if not floored:
-        if floor is not None:
-            raise OptionError(f"rule {rule} has no floor; leave --floor out, or use ce, pmi or log")
-        return Rule(rule, function, rows, truth_only)
-    level = FLOOR if floor is None else float(floor)
-    if not 0.0 < level < 0.5:
-        raise OptionError(f"the floor is {level:g}; give a number above 0 and below 0.5, such as 1e-6")
-    return Rule(rule, partial(function, floor=level), rows, truth_only, level)
+    if isinstance(rule, str):
+        found = RULES.get(rule) or _OWN.get(rule)
+        if found is None:
+            hint = "load it first: verax.rules.load" if ":" in rule else f"choose one of {', '.join(RULES)}"
+            raise OptionError(f"no rule is called {rule!r}; {hint}, or pass a function")
+    elif isinstance(rule, Rule) and RULES.get(rule.name) == rule.with_floor(None):
+        found = rule
+    elif callable(rule):
+        found = _own_rule(rule)
+    else:
+        raise OptionError(f"rule is a {type(rule).__name__}; give a name, a Rule, or a function of a Joint")
+    return found.with_floor(floor)
+
+
+def _own_rule(rule: Rule | RuleFunction, name: str | None = None) -> Rule:
+    """A rule of somebody's own, remembered by its name."""
+    if isinstance(rule, Rule):
+        found = replace(rule, name=name or rule.name, own=True, says=rule.says or f"the value of the rule {rule.name}")
+    else:
+        called = name or f"{getattr(rule, '__module__', '')}:{getattr(rule, '__qualname__', type(rule).__name__)}"
+        low, high = getattr(rule, "bounds", (None, None))
+        found = Rule(called, rule, f"the value of the rule {called}", low=low, high=high, own=True)
+    _OWN[found.name] = found
+    return found
+
+
+def load(name: str) -> Rule:
+    """The rule of a name, or of module:function, imported from here.
+
+    >>> load("zero-one").name
+    'zero-one'
+    """
+    if ":" not in name:
+        return resolve(name)
+    module, attribute = name.rsplit(":", 1)
+    here = os.getcwd()
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        found = getattr(importlib.import_module(module), attribute)
+    except Exception as error:  # whatever importing a user's own code may raise
+        reason = f"{type(error).__name__}: {error}"
+        raise OptionError(
+            f"rule {name!r} cannot be loaded ({reason}); give module:function, importable from here"
+        ) from None
+    if not callable(found):
+        raise OptionError(f"rule {name!r} is not a function; give one that takes a Joint and returns a number")
+    return _own_rule(found, name)
 
 
 def check_matrix(matrix: npt.ArrayLike, classes: int) -> npt.NDArray[np.generic]:

@@ -147,7 +147,7 @@ class Counts(Sums):
         if not len(counts):
             return None
         if not plan.rule.counts_only:
-            found = plan.rule.estimate(Joint(counts[0, 0]))
+            found = plan.rule(Joint(counts[0, 0]))
             assert not isinstance(found, float)
             return Part(found.value, found.stderr, answered, 1)
         value, stderr, _ = pairs.of_counts(counts, plan)
