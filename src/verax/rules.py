@@ -267,7 +267,7 @@ def resolve(rule: str | Rule | RuleFunction, floor: float | None = None) -> Rule
         if found is None:
             hint = "load it first: verax.rules.load" if ":" in rule else f"choose one of {', '.join(RULES)}"
             raise OptionError(f"no rule is called {rule!r}; {hint}, or pass a function")
-    elif isinstance(rule, Rule) and RULES.get(rule.name) == rule.with_floor(None):
+    elif isinstance(rule, Rule) and (rule.own or rule.name in RULES):
         found = rule
     elif callable(rule):
         found = _own_rule(rule)

@@ -55,10 +55,11 @@ def refuse_unless_additive(options: Options) -> None:
     >>> refuse_unless_additive(Options(rule="ca", over="median"))
     """
     wrong = None
-    if not isinstance(options.rule, str):
+    rule = resolve(options.rule, options.floor)
+    if rule.own:
         wrong = "a rule of your own"
-    elif resolve(options.rule, options.floor).name not in RULES:
-        wrong = f"rule {options.rule}"
+    elif rule.name not in RULES:
+        wrong = f"rule {rule.name}"
     elif options.over == "one":
         wrong = "against one drawn peer"
     elif options.draws is not None:
