@@ -25,9 +25,8 @@ from drawing import BLACK, BLUE, GREEN, HERE, ORANGE, RED, labelled, leave, pane
 from scipy.stats import spearmanr
 
 import verax
-from verax.audit import to_json
 from verax.echo import kinships, public_features, standing
-from verax.joint import Public
+from verax.public import Public
 from verax.lab import riders
 from verax.lab.datasets import load
 from verax.lab.federation import (
@@ -304,7 +303,7 @@ def _copied(labels, over):
         ]
 
     twice = np.vstack([labels, labels[3]])
-    groups = clusters_of(to_json(verax.audit(verax.Reports.of(labels=twice, classes=range(CLASSES)))))
+    groups = clusters_of(verax.audit(verax.Reports.of(labels=twice, classes=range(CLASSES))).to_json())
     alone, without = got(labels)[3], got(twice)
     # Paid as one: the group's share of the budget is one seat's, and a copy is no peer.
     kept = [i for i in range(len(twice)) if not any(str(i) in g and str(i) != min(g, key=int) for g in groups)]

@@ -11,14 +11,15 @@ from numpy.random import default_rng
 
 import verax
 from verax import Joint, OptionError, Reports
-from verax.audit import CODES, VERDICTS, audit, flipping_fraction, from_json, gamma_star, to_json
+from verax.audit import CODES, VERDICTS, Certificates, audit, flipping_fraction, gamma_star
 from verax.audit.certificate import tasks_needed
 from verax.audit.confidence import TEMPERATURES
 from verax.audit.copies import copies
 from verax.audit.evidence import spearman
 from verax.audit.replies import Gains
 from verax.audit.worth import worth
-from verax.mechanisms import Options, prepare
+from verax.plan import Mechanism
+from verax.score import prepare
 
 MODELS = Path(__file__).parents[2] / "shared" / "data" / "cifar10_30_models.npz"
 
@@ -75,7 +76,7 @@ def test_worth_adds_up_to_the_score_and_its_influence_to_the_error(name, public)
     signal = {None: None, "strata": rng.integers(0, 3, 200), "features": rng.normal(size=(200, 2))}[public]
     given = truth if "against" in options else None
     scores = verax.score(reports, given, signal, **options)
-    ready = prepare(reports, given, signal, Options(**options))
+    ready = prepare(reports, given, signal, Mechanism.of(**options))
     for i, s in enumerate(scores.scores):
         w = worth(ready, i)
         # a quadratic score has squared norms beside what swapping two entries can change
@@ -120,7 +121,7 @@ def test_the_gain_is_that_of_the_best_of_all_relabellings(name):
     rows = 0.5 * np.eye(3)[labels] + 0.5 * rng.dirichlet(np.ones(3), labels.shape)
     rows = np.where(rows.argmax(2)[..., None] == labels[..., None], rows, np.eye(3)[labels] * 0.8 + 0.2 / 3)
     reports = Reports.of(labels, rows)
-    ready = prepare(reports, None, None, Options(**options))
+    ready = prepare(reports, None, None, Mechanism.of(**options))
     w = worth(ready, 0)
     gains = Gains.of(w)
 
@@ -487,10 +488,10 @@ def test_the_error_of_a_difference_is_paired_by_task():
 def test_an_audit_survives_its_json_and_has_the_fields_of_the_contract():
     labels, truth = crowd(default_rng(20))
     found = audit(Reports.of(labels), truth)
-    document = to_json(found)
+    document = found.to_json()
     assert document["format"] == "verax.audit/1"
     assert list(document["certificates"][0]) == ["code", "agent", "verdict", "gain", "interval", "deviation", "why"]
-    assert from_json(document) == found
+    assert Certificates.from_json(document) == found
     assert {c.code for c in found} == set(CODES)
     assert {c.verdict for c in found} <= set(VERDICTS)
     for c in found:
@@ -523,7 +524,7 @@ def test_an_agent_without_references_is_not_judged():
 
 @pytest.mark.parametrize(
     "options",
-    [{"confidence": 1.0}, {"confidence": 0.2}, {"colluders": -0.1}, {"wanted": 0}, {"rule": lambda joint: 1.0}],
+    [{"confidence": 1.0}, {"confidence": 0.2}, {"colluders": -0.1}, {"wanted": 0}],
 )
 def test_audit_refuses_what_it_cannot_answer(options):
     labels, _ = crowd(default_rng(23))

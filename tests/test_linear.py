@@ -9,11 +9,13 @@ import pytest
 from numpy.random import default_rng
 
 import verax
-from verax import Reports, linear
+from verax import Reports, tallies
 from verax.errors import OptionError, VeraxError
 from verax.kernels import Engine, per_task
-from verax.mechanisms import Options, _pair_by_pair, prepare
+from verax.mechanisms.pairwise import pair_by_pair, parts_of_counts
 from verax.pairs import all_pairs
+from verax.plan import Mechanism
+from verax.score import prepare
 
 numba_there = importlib.util.find_spec("numba") is not None
 BACKENDS = ["numpy", pytest.param("numba", marks=pytest.mark.skipif(not numba_there, reason="numba is not installed"))]
@@ -39,20 +41,20 @@ def prepared(case, backend):
             rows = np.where((labels < 0)[..., None], np.nan, rows / rows.sum(2, keepdims=True))
     public = [None, None, rng.integers(0, 4, tasks), rng.random((tasks, 2))][case // 5 % 4]
     reports = Reports.of(labels, rows, classes=[f"c{i}" for i in range(size)])
-    return prepare(reports, None, public, Options(**options, engine=Engine(backend)))
+    return prepare(reports, None, public, Mechanism.of(**options), Engine(backend))
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_mean_over_peers_is_what_all_pairs_give(backend, monkeypatch):
-    monkeypatch.setattr(linear, "_groups_worth", lambda agents: agents)
+    monkeypatch.setattr(tallies, "groups_worth", lambda agents: agents)
     compared = 0
     for case in range(240):
         try:
             ready = prepared(case, backend)
         except VeraxError:
             continue
-        parts = ready.reports, ready.signal, ready.plan
-        for one, other in zip(linear.mean_over_peers(*parts), _pair_by_pair(*parts), strict=True):
+        side = ready.sides[1]
+        for one, other in zip(tallies.mean_over_peers(side, ready.plan), pair_by_pair(side, ready.plan), strict=True):
             assert (one is None) == (other is None)
             if one is not None:
                 assert (one.tasks, one.references) == (other.tasks, other.references)
@@ -84,9 +86,9 @@ def test_all_pairs_at_once_are_what_each_pair_gives(options, backend):
         labels = np.where(rng.random((agents, tasks)) < rng.choice([1.0, 0.9, 0.3]), labels, -1)
         reports = Reports.of(labels, classes=[f"c{i}" for i in range(size)])
         small = Engine(backend, threads=1 + seed % 2, max_bytes=2**20 if seed % 3 else 2**10)
-        ready = prepare(reports, None, None, Options(**options, engine=small))
-        parts = ready.reports, ready.signal, ready.plan
-        for one, other in zip(all_pairs(*parts), _pair_by_pair(*parts), strict=True):
+        ready = prepare(reports, None, None, Mechanism.of(**options), small)
+        side = ready.sides[1]
+        for one, other in zip(all_pairs(side, ready.plan), parts_of_counts(side, ready.plan), strict=True):
             assert (one is None) == (other is None)
             if one is not None:
                 assert (one.score, one.tasks, one.references) == (other.score, other.tasks, other.references)
@@ -96,14 +98,14 @@ def test_all_pairs_at_once_are_what_each_pair_gives(options, backend):
 def test_agents_with_gaps_of_their_own_are_scored_pair_by_pair():
     rng = default_rng(0)
     labels = np.where(rng.random((8, 60)) < 0.8, rng.integers(0, 3, (8, 60)), -1)
-    ready = prepare(Reports.of(labels), None, None, Options())
-    assert linear.mean_over_peers(ready.reports, ready.signal, ready.plan) is None
+    ready = prepare(Reports.of(labels))
+    assert tallies.mean_over_peers(ready.sides[1], ready.plan) is None
 
 
 @pytest.mark.parametrize("options", [{"over": "median"}, {"rule": "ca"}, {"rule": "ca", "sign": "plugin"}])
 def test_what_no_sum_over_peers_can_give_is_scored_pair_by_pair(options):
-    ready = prepare(Reports.of(default_rng(0).integers(0, 3, (5, 50))), None, None, Options(**options))
-    assert not linear.applies(ready.plan)
+    ready = prepare(Reports.of(default_rng(0).integers(0, 3, (5, 50))), None, None, Mechanism.of(**options))
+    assert not ready.plan.pools_peers
 
 
 def test_a_thousand_agents_are_scored_on_integers():
@@ -121,7 +123,7 @@ def test_a_thousand_agents_are_scored_on_integers():
 def test_products_beyond_64_bits_are_still_exact(monkeypatch):
     labels = default_rng(2).integers(0, 3, (6, 40))
     plain = verax.score(Reports.of(labels))
-    monkeypatch.setattr(linear, "_LARGEST", 1)
+    monkeypatch.setattr(tallies, "_LARGEST", 1)
     assert verax.score(Reports.of(labels)) == plain
 
 

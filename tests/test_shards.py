@@ -28,11 +28,11 @@ from numpy.random import default_rng
 from typer.testing import CliRunner
 
 import verax
-from verax import Reports, executors, files, shards, sums, tally
+from verax import Reports, executors, files, shards, statistic, tally
 from verax.cli import app
 from verax.errors import InputError, OptionError, VeraxError
 from verax.kernels import Engine
-from verax.mechanisms import Options
+from verax.plan import Mechanism
 from verax.shards import Shard, find, read, read_truth
 from verax.tally import Tally, score_shards
 
@@ -125,7 +125,7 @@ def alike(one, other):
 
 
 def tallied(batches, options, truth, pairs=False):
-    found = Tally(Options(**options), truth, pairs=pairs)
+    found = Tally(Mechanism.of(**options), truth, pairs=pairs)
     for batch in batches:
         found.update(batch)
     return found
@@ -170,7 +170,7 @@ def test_a_tally_that_refuses_a_batch_is_as_it_was_before():
 
 
 def test_tallies_of_different_mechanisms_do_not_merge():
-    for other in (Tally(Options("ca")), Tally(pairs=True), Tally(truth={"a": "b"})):
+    for other in (Tally(Mechanism.of("ca")), Tally(pairs=True), Tally(truth={"a": "b"})):
         with pytest.raises(OptionError, match="made for different mechanisms"):
             Tally().merge(other)
 
@@ -222,7 +222,7 @@ def test_files_of_every_kind_score_as_the_files_read_whole(kind, tmp_path, monke
         whole = verax.score(verax.read(*sorted(folder.iterdir())), truth, **options)
         found = find(folder / f"*{kind[-4:]}")
         assert len(found) >= len(batches)
-        alike(score_shards(found, Options(**options), truth), whole)
+        alike(score_shards(found, Mechanism.of(**options), truth), whole)
         done += 1
     assert done > 15
 
@@ -234,7 +234,7 @@ def test_a_single_npy_is_reports_of_numbered_agents_and_tasks(tmp_path, monkeypa
     np.save(tmp_path / "labels.npy", labels)
     found = find(tmp_path / "labels.npy")
     assert len(found) == 10
-    alike(score_shards(found, Options("ca")), verax.score(Reports.of(labels), rule="ca"))
+    alike(score_shards(found, Mechanism.of("ca")), verax.score(Reports.of(labels), rule="ca"))
     np.save(tmp_path / "more.npy", labels)
     with pytest.raises(InputError, match="must be the only file"):
         find(tmp_path / "*.npy")
@@ -247,7 +247,7 @@ def test_truth_inside_arrays_counts_only_where_it_is_asked_for(tmp_path):
     whole = verax.read(tmp_path / "r.npz")
     alike(score_shards(find(tmp_path / "r.npz")), verax.score(whole))
     for against in ("truth", "hybrid"):
-        found = score_shards(find(tmp_path / "r.npz"), Options(against=against))
+        found = score_shards(find(tmp_path / "r.npz"), Mechanism.of(against=against))
         alike(found, verax.score(whole, against=against))
 
 
@@ -358,7 +358,7 @@ def test_a_task_in_two_shards_is_refused_with_both_names(tmp_path, monkeypatch):
     table = pa.table({"task": ["t1", "t2", "t3", "t1"], "ann": ["a", "b", "a", "b"]})
     pq.write_table(table, tmp_path / "r.parquet", row_group_size=2)
     with pytest.raises(InputError, match=r"'t1' is in \S* \(row group 0\) and again in \S* \(row group 1\)"):
-        score_shards(find(tmp_path / "r.parquet"), Options("accuracy"), {"t1": "a"})
+        score_shards(find(tmp_path / "r.parquet"), Mechanism.of("accuracy"), {"t1": "a"})
     twice = tallied([Reports.of(labels=[[0, 1]])] * 2, {"rule": "accuracy"}, {"0": "0"})
     with pytest.raises(InputError, match="a task is twice in the reports"):
         twice.scores()
@@ -412,15 +412,15 @@ def test_what_is_no_sum_over_tasks_says_to_score_whole(tmp_path):
     np.savez(tmp_path / "r.npz", labels=[[0, 1, 0], [0, 1, 1]], public=[0, 1, 1])
     with pytest.raises(OptionError, match="public signal cannot be taken out shard by shard; score the file whole"):
         score_shards(find(tmp_path / "r.npz"))
-    for options in ({"rule": "pmi"}, {"rule": "log"}, {"rule": len}, {"over": "one", "seed": "s"}, {"draws": 2}):
+    for options in ({"rule": "pmi"}, {"rule": "log"}, {"over": "one", "seed": "s"}, {"draws": 2}):
         with pytest.raises(OptionError, match=r"cannot be scored shard by shard .*; score the files whole"):
-            Tally(Options(**options))
+            Tally(Mechanism.of(**options))
     with pytest.raises(OptionError, match="sign matrix over shards needs all classes beforehand"):
         tallied([bare(world(0)[0])], {"rule": "ca", "sign": np.eye(5)}, None)
 
 
 def test_sums_over_pairs_that_would_not_fit_are_refused_by_their_size(monkeypatch):
-    monkeypatch.setattr(sums, "_MOST_BYTES", 1000)
+    monkeypatch.setattr(statistic, "_MOST_BYTES", 1000)
     reports, _, _ = world(0)
     agents, classes = len(reports.agents), len(reports.classes)
     with pytest.raises(InputError, match=rf"all pairs of {agents} agents with {classes} classes take .* GiB"):
@@ -477,12 +477,12 @@ def expected(folder, **options):
 @pytest.mark.parametrize("options", [{}, {"rule": "ca"}, {"over": "median"}], ids=str)
 def test_threads_and_processes_give_what_this_process_gives(folder, options):
     found = find(folder / "*.parquet")
-    here = score_shards(found, Options(**options))
+    here = score_shards(found, Mechanism.of(**options))
     alike(here, expected(folder, **options))
     with ThreadPoolExecutor(3) as threads:
-        assert score_shards(found, Options(**options), executor=threads) == here
+        assert score_shards(found, Mechanism.of(**options), executor=threads) == here
     with executors.Processes(2) as processes:
-        assert score_shards(found, Options(**options), executor=processes) == here
+        assert score_shards(found, Mechanism.of(**options), executor=processes) == here
 
 
 def test_processes_that_are_lost_half_way_are_begun_again(folder):
@@ -576,7 +576,9 @@ def test_a_dask_cluster_gives_what_this_process_gives(folder, dask):
     found = find(folder / "*.parquet")
     with executors.cluster(dask) as cluster:
         for options in ({}, {"rule": "ca"}):
-            assert score_shards(found, Options(**options), executor=cluster) == score_shards(found, Options(**options))
+            assert score_shards(found, Mechanism.of(**options), executor=cluster) == score_shards(
+                found, Mechanism.of(**options)
+            )
     for arguments in ([], ["--rule", "ca"]):
         here = run(str(folder / "*.parquet"), "--json", *arguments)
         assert run(str(folder / "*.parquet"), "--json", "--dask", dask, *arguments).stdout == here.stdout
@@ -599,13 +601,13 @@ def test_five_hundred_worlds_score_the_same_in_shards_whoever_counts_and_whereve
             for i, batch in enumerate(cut(reports, default_rng(case), 1 + case % 4, named="npz" in kind)):
                 frame(batch, folder / f"{i}-{kind}", kind)
             found, whole = find(folder / f"*{kind[-4:]}"), verax.read(*sorted(folder.iterdir()))
-            here = score_shards(found, Options(**options), truth)
+            here = score_shards(found, Mechanism.of(**options), truth)
             for backend in ("numpy", "numba", "torch"):
                 alike(here, verax.score(whole, truth, backend=backend, **options))
-                ours = Options(**options, engine=Engine(backend, 1))
-                alike(score_shards(found, ours, truth, executor=threads), here)
+                ours = Mechanism.of(**options)
+                alike(score_shards(found, ours, truth, engine=Engine(backend, 1), executor=threads), here)
             for executor in (processes, cluster):
-                assert score_shards(found, Options(**options), truth, executor=executor) == here
+                assert score_shards(found, Mechanism.of(**options), truth, executor=executor) == here
             done += 1
     assert done >= 500
 

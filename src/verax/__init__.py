@@ -30,10 +30,11 @@ from verax import misreport, rules
 from verax.audit import Certificate, audit
 from verax.errors import ConflictError, ExtraMissing, InputError, LedgerError, OptionError, VeraxError
 from verax.files import read, read_public, read_truth, write
-from verax.joint import Estimate, Joint, Public
-from verax.mechanisms import Mechanism, Score, Scores, score
+from verax.joint import Estimate, Joint
 from verax.payments import Payment, Payments, pay
+from verax.public import Public
 from verax.reports import Reports
+from verax.score import Mechanism, Score, Scores, score
 
 __version__ = "0.1.0"
 

@@ -29,9 +29,10 @@ if TYPE_CHECKING:
 
     from verax.kernels import Engine
     from verax.market import Market
-    from verax.mechanisms import Options, Prepared, Scores
     from verax.page import Curve
+    from verax.plan import Mechanism
     from verax.reports import Reports
+    from verax.score import Prepared, Scores
 
 
 class _Refusals(TyperGroup):
@@ -147,9 +148,10 @@ def score(
     threads: _Threads = None,
 ) -> None:
     """Score every agent's reports, against truth or against the other agents' reports."""
-    from verax import mechanisms
     from verax.kernels import engine
+    from verax.plan import Mechanism
     from verax.rules import load
+    from verax.score import scored
 
     counted = engine(backend, threads)
 
@@ -159,12 +161,12 @@ def score(
         if public is not None:
             raise OptionError("a public signal cannot be taken out shard by shard; score the files whole")
         matrix = _sign_of_classes(sign, classes)
-        options = mechanisms.Options(load(rule), against, over, matrix, floor, seed, engine=counted)
-        found = _score_shards(reports, truth, options, classes, workers, dask)
+        asked = Mechanism.of(load(rule), against=against, over=over, sign=matrix, floor=floor, seed=seed)
+        found = _score_shards(reports, truth, asked, counted, classes, workers, dask)
         _show(found.to_json(), as_json, output, lambda console: _print_scores(console, found))
         return
     ready = _prepare(reports, truth, against, public, rule, sign, over, seed, floor, classes, counted)
-    scores = mechanisms.scored(ready)
+    scores = scored(ready)
     if html is not None:
         from verax.render import report
 
@@ -186,12 +188,12 @@ def _in_shards(
         or html is not None
     ):
         return False
-    from verax.mechanisms import Options
+    from verax.plan import Mechanism
     from verax.rules import load
-    from verax.tally import refuse_unless_additive
+    from verax.tally import Tally
 
     try:
-        refuse_unless_additive(Options(load(rule), over=over, floor=floor))
+        Tally(Mechanism.of(load(rule), over=over, floor=floor))
     except VeraxError:
         return False
     return True
@@ -200,7 +202,7 @@ def _in_shards(
 def _sign_of_classes(sign: str | None, classes: str | None) -> Any:
     """The sign of shards, whose classes are not known before all are read."""
     from verax import files
-    from verax.mechanisms import SIGNS
+    from verax.plan import SIGNS
 
     if sign is None or sign in SIGNS or not os.path.exists(sign):
         return sign
@@ -212,7 +214,8 @@ def _sign_of_classes(sign: str | None, classes: str | None) -> Any:
 def _score_shards(
     reports: list[Path],
     truth: Path | None,
-    options: Options,
+    asked: Mechanism,
+    counted: Engine,
     classes: str | None,
     workers: int | None,
     dask: str | None,
@@ -226,10 +229,10 @@ def _score_shards(
 
     if workers is not None and dask is not None:
         raise OptionError("--workers and --dask say two places to read shards; give one")
-    tally.refuse_unless_additive(options)
+    known = None if truth is None else read_truth(truth)
+    tally.Tally(asked, known)
     # a cluster's workers are elsewhere, where a path means something only from its root
     shards = find(*([path.absolute() for path in reports] if dask else reports), classes=_given_classes(classes))
-    known = None if truth is None else read_truth(truth)
     console = Console(stderr=True)
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
     with ExitStack() as stack:
@@ -241,7 +244,7 @@ def _score_shards(
         bar = stack.enter_context(Progress(*columns, console=console, transient=True, disable=not console.is_terminal))
         task = bar.add_task(f"reading {len(shards)} shards, twice", total=None)
         return tally.score_shards(
-            shards, options, known, executor=executor,
+            shards, asked, known, engine=counted, executor=executor,
             progress=lambda done, total: bar.update(task, completed=done, total=total),
         )  # fmt: skip
 
@@ -275,7 +278,7 @@ def audit(
 ) -> None:
     """Can these scores be trusted? Certificates, each with its reason and its witness."""
     from verax import render
-    from verax.audit import examine, to_json
+    from verax.audit import examine
     from verax.kernels import engine
 
     counted = engine(backend, threads)
@@ -288,7 +291,7 @@ def audit(
         _print_scores(console, scores)
         console.print(render.certificates_table(found))
 
-    _show(to_json(found), as_json, output, show)
+    _show(found.to_json(), as_json, output, show)
 
 
 @app.command()
@@ -309,8 +312,8 @@ def pay(
 ) -> None:
     """Turn scores into payments, in whole cents, never above the budget."""
     from verax import payments, render
-    from verax.mechanisms import Scores
     from verax.page import page
+    from verax.score import Scores
 
     scored = Scores.from_json(_document(scores))
     groups = [] if clusters is None else payments.clusters_of(_document(clusters))
@@ -537,12 +540,13 @@ def _prepare(
     classes: str | None,
     counted: Engine,
 ) -> Prepared:
-    from verax.mechanisms import Options, prepare
+    from verax.plan import Mechanism
     from verax.rules import load
+    from verax.score import prepare
 
     loaded = _load(reports, truth, public, classes)
-    options = Options(load(rule), against, over, _sign(sign, loaded), floor, seed, engine=counted)
-    return prepare(loaded, None if truth is None else loaded.truth, None, options)
+    asked = Mechanism.of(load(rule), against=against, over=over, sign=_sign(sign, loaded), floor=floor, seed=seed)
+    return prepare(loaded, None if truth is None else loaded.truth, None, asked, counted)
 
 
 def _load(reports: list[Path], truth: Path | None, public: Path | None, classes: str | None) -> Reports:
@@ -576,7 +580,7 @@ def _listed(classes: str) -> list[str]:
 
 def _sign(sign: str | None, reports: Reports) -> Any:
     from verax import files
-    from verax.mechanisms import SIGNS
+    from verax.plan import SIGNS
 
     if sign is None or sign in SIGNS:
         return sign

@@ -10,12 +10,12 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from verax.audit import Certificate, examine, to_json
+from verax.audit import Certificate, examine
 from verax.files import read, read_truth, write_atomically
-from verax.mechanisms import Options, Scores, prepare, score
 from verax.payments import Payments, clusters_of, pay
 from verax.render import plus_minus, report
 from verax.reports import Reports
+from verax.score import Scores, prepare, score
 
 _CHEATS = {
     "liar-30%": "lies on 30 %",
@@ -40,9 +40,9 @@ def run(console: Console, html: Path) -> None:
     """Score, audit and pay the bundled reports, say what the reader sees, and write the page."""
     reports = bundled()
     known = score(reports, reports.truth)
-    ready = prepare(reports, None, None, Options())
+    ready = prepare(reports)
     without, found = examine(ready)
-    paid = pay(without, budget=_BUDGET, clusters=clusters_of(to_json(found)))
+    paid = pay(without, budget=_BUDGET, clusters=clusters_of(found.to_json()))
     text = report("Fourteen agents, 897 digits, no labels", ready, without, found, paid)
     write_atomically(html, lambda file: file.write(text.encode()))
     console.print(

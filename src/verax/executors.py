@@ -1,26 +1,28 @@
-"""Executors: where work is done, in several processes of this machine or on a Dask cluster.
-
-Which work that is, and what becomes of it when somebody is lost half-way, others decide.
-"""
+"""Executors: where work is done, in processes of this machine or on a Dask cluster; what it is, others decide."""
 
 from __future__ import annotations
 
 import os
+import pickle
 import signal
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator
-from concurrent.futures import BrokenExecutor, Executor, Future, InvalidStateError, ProcessPoolExecutor
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future, InvalidStateError, ProcessPoolExecutor
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import lru_cache
 from multiprocessing import connection, get_context, parent_process
 from types import TracebackType
 from typing import Any
 
-from verax.errors import ExtraMissing, OptionError, VeraxError
+from verax.errors import ExtraMissing, InputError, OptionError, VeraxError
 
 _ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"), "1")
 _ANSWER = 10.0  # seconds within which a scheduler must answer
+_SHIPPED = 2**30  # bytes that work may take to send, all items together
 _PATIENCE = 30.0  # seconds that a cluster may be without anybody to do the work
 
 
@@ -197,3 +199,125 @@ class Watched(Executor):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.shutdown(wait=kind is None, cancel_futures=kind is not None)
+
+
+# Work, item by item
+
+
+@dataclass
+class _Asked:
+    """Items that were asked for, and how often."""
+
+    items: Sequence[Any]
+    future: Future[Any]
+    times: int = 1
+
+
+@dataclass(frozen=True)
+class _Refusal:
+    """A refusal on its way home; not every exception survives being sent."""
+
+    kind: type[VeraxError]
+    sentence: str
+
+
+def each_of(
+    work: Callable[[Any], Any], items: Sequence[Any], executor: Executor | None, also: type[VeraxError] = VeraxError
+) -> Iterator[Any]:
+    """What the work finds in every item, in their order; `also` is a refusal of its own that must come home as such.
+
+    Work whose worker is lost is asked for once more. An item has a `name`.
+
+    >>> [*each_of(len, ["a", "bb"], None)]
+    [1, 2]
+    """
+    if executor is None:
+        yield from map(work, items)
+        return
+    packed = pickle.dumps(work)
+    size = -(-len(items) // max(1, min(len(items), _SHIPPED // len(packed))))
+    waiting: deque[_Asked] = deque()
+    todo = iter([items[i : i + size] for i in range(0, len(items), size)])
+    ahead = 2 * int(getattr(executor, "_max_workers", 4))
+    try:
+        while True:
+            while len(waiting) < ahead and (more := next(todo, None)) is not None:
+                waiting.append(_Asked(more, _submitted(executor, packed, more, also)))
+            if not waiting:
+                return
+            try:
+                found = waiting[0].future.result()
+            except BaseException as error:
+                if _installed_otherwise(error):
+                    raise VeraxError(
+                        f"{waiting[0].items[0].name}: whoever was to read it cannot ({_reason_of(error)}); "
+                        "install the same verax there, with its extras"
+                    ) from error
+                if not _worker_lost(error):
+                    raise
+                _ask_again(waiting, executor, packed, also, error)
+                continue
+            waiting.popleft()
+            for each in found:
+                if isinstance(each, _Refusal):
+                    raise each.kind(each.sentence)
+                yield each
+    finally:
+        for asked in waiting:
+            asked.future.cancel()
+
+
+def _submitted(executor: Executor, packed: bytes, items: Sequence[Any], also: type[VeraxError]) -> Future[Any]:
+    try:
+        return executor.submit(_worked, packed, items, also)
+    except (BrokenExecutor, RuntimeError) as error:
+        raise VeraxError(
+            f"{items[0].name}: no worker is left to read it ({_reason_of(error)}); nothing was scored, start again"
+        ) from None
+
+
+def _worked(packed: bytes, items: Sequence[Any], also: type[VeraxError]) -> list[Any]:
+    """The work on some items, done wherever this runs; a refusal ends it."""
+    found: list[Any] = []
+    try:
+        for item in items:
+            found.append(_unpacked(packed)(item))
+    except VeraxError as error:
+        kind = next(k for k in (InputError, OptionError, also, VeraxError) if isinstance(error, k))
+        found.append(_Refusal(kind, str(error)))
+    return found
+
+
+@lru_cache(maxsize=1)
+def _unpacked(packed: bytes) -> Callable[[Any], Any]:
+    return pickle.loads(packed)  # type: ignore[no-any-return]
+
+
+def _worker_lost(error: BaseException) -> bool:
+    """Whether it says that a worker is gone, not that its work went wrong."""
+    return isinstance(error, BrokenExecutor | CancelledError) or type(error).__module__.startswith("distributed")
+
+
+def _installed_otherwise(error: BaseException) -> bool:
+    """Whether it says that things are installed here which are not there."""
+    return isinstance(error, ImportError | pickle.PickleError) or "deserializ" in str(error)
+
+
+def _ask_again(
+    waiting: Iterable[_Asked], executor: Executor, packed: bytes, also: type[VeraxError], error: BaseException
+) -> None:
+    """Ask once more, in order, for all that went down with a worker."""
+    for asked in waiting:
+        future = asked.future
+        if not future.done() or (not future.cancelled() and future.exception() is None):
+            continue
+        if asked.times > 1:
+            raise VeraxError(
+                f"{asked.items[0].name}: whoever read it was lost twice ({_reason_of(error)}); nothing was scored: "
+                "look for too little memory, or a shard that ends its reader, and start again"
+            )
+        asked.future, asked.times = _submitted(executor, packed, asked.items, also), asked.times + 1
+
+
+def _reason_of(error: BaseException) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]

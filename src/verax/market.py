@@ -12,17 +12,17 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from fractions import Fraction
-from itertools import count, pairwise
+from itertools import count
+from itertools import pairwise as neighbours
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from verax import mechanisms
 from verax.errors import InputError, OptionError
-from verax.mechanisms import Mechanism, Options, Score, Scores, prepare, scored
 from verax.reports import Reports, checked_names, some
 from verax.rules import RULES, Rule, resolve
+from verax.score import Mechanism, Score, Scores, pairwise, prepare, scored
 
 FORMAT = "verax.market/1"
 
@@ -47,7 +47,7 @@ class Submissions:
         if not names:
             raise InputError("no submission; a market needs at least one step")
         whole = all(re.fullmatch("-?[0-9]{1,18}", name) for name in names)
-        if not whole or any(a >= b for a, b in pairwise(self.steps)):
+        if not whole or any(a >= b for a, b in neighbours(self.steps)):
             raise InputError(f"the steps are {some(names)}; number the submissions upwards, in order of arrival")
         if len(self.owners) != len(names):
             raise InputError(f"{len(self.owners)} owners for {len(names)} steps; say who submitted each")
@@ -229,17 +229,17 @@ def market(
     """
     chosen = _checked(rule, sign, floor, scale)
     _check_closing(truth, survey, seed, keep_both, chosen)
-    options, reports, closing = Options(rule, sign=sign, floor=floor), submissions.reports, None
+    asked, reports, closing = Mechanism.of(rule, sign=sign, floor=floor), submissions.reports, None
     if not chosen.needs_rows:
         reports = replace(reports, probabilities=None)
     if initial is not None:
         reports = _followed_by(reports, initial)
     if survey is not None:
-        closing = _drawn(survey, reports, submissions.owners, seed, keep_both, options)
+        closing = _drawn(survey, reports, submissions.owners, seed, keep_both, asked)
         bound = _bound(survey, scale, chosen, sign) if keep_both else None
         closing, truth = replace(closing, bound=bound), _labels(survey, closing.drawn)
     closed = _closed(reports, truth, chosen, closing)
-    found = scored(prepare(closed, closed.truth, None, replace(options, against="truth")))
+    found = scored(prepare(closed, closed.truth, None, replace(asked, against="truth")))
     levels = _levels(found)
     start = 0.0 if initial is None else levels.pop()
     steps = map(Step, submissions.steps, submissions.owners, levels, increments(levels, start, scale))
@@ -278,7 +278,7 @@ def increments(levels: Sequence[float], initial: float = 0.0, scale: float = 1.0
     >>> increments([0.25, 0.5, 0.25], scale=2.0)
     [0.5, 0.5, -0.5]
     """
-    return [scale * (level - before) for before, level in pairwise((initial, *levels))]
+    return [scale * (level - before) for before, level in neighbours((initial, *levels))]
 
 
 def settle(levels: Sequence[float], *, unit: int, initial: float = 0.0, scale: float = 1.0) -> list[int]:
@@ -292,7 +292,7 @@ def settle(levels: Sequence[float], *, unit: int, initial: float = 0.0, scale: f
     if isinstance(unit, bool) or not isinstance(unit, int) or unit < 1:
         raise OptionError(f"the unit is {unit!r}; give a whole number of minor units, such as 100")
     marks = [round(Fraction(scale * level) * unit) for level in (initial, *levels)]
-    return [mark - before for before, mark in pairwise(marks)]
+    return [mark - before for before, mark in neighbours(marks)]
 
 
 def draw(seed: str, below: int) -> int:
@@ -338,7 +338,7 @@ def informativeness(surveys: Reports) -> float | None:
         said = [[(surveys.labels[:, surveys.truth == y] == k).sum(1) for k in (0, 1)] for y in (0, 1)]
         answered = np.sum(said, axis=1)
         return float((said[0][0] / answered[0] - said[1][0] / answered[1]).mean()) if answered.all() else None
-    s = mechanisms.pairwise(prepare(replace(surveys, probabilities=None), None, None, Options()))
+    s = pairwise(prepare(replace(surveys, probabilities=None)))
     np.fill_diagonal(s, 0.0)
     own = s.sum(1)
     with_two, without = own**2 - (s**2).sum(1), own.sum() - 2 * own
@@ -373,10 +373,10 @@ def _check_closing(truth: object, survey: Reports | None, seed: str | None, keep
 
 
 def _drawn(
-    survey: Reports, reports: Reports, owners: Sequence[str], seed: str | None, keep_both: bool, options: Options
+    survey: Reports, reports: Reports, owners: Sequence[str], seed: str | None, keep_both: bool, asked: Mechanism
 ) -> Survey:
     """Draws what closes the market; all that could speak against one survey is looked at before, for every one."""
-    _check_survey(survey, reports, matrix=not isinstance(options.sign, str | None))
+    _check_survey(survey, reports, matrix=asked.matrix is not None)
     excluded = () if keep_both else tuple(sorted({*owners} & {*survey.agents}))
     able = sorted({*survey.agents} - {*excluded})
     if not able:
@@ -387,7 +387,7 @@ def _drawn(
     scores = tuple(Score(agent, None, None, 0, 0) for agent in survey.agents)
     if len(survey.agents) > 1:
         try:
-            scores = scored(prepare(survey, None, None, options)).scores
+            scores = scored(prepare(survey, None, None, asked)).scores
         except (InputError, OptionError) as error:
             raise type(error)(f"the survey: {error}") from None
     drawn = able[0 if seed is None else draw(seed, len(able))]

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from verax.audit import Certificate
-from verax.mechanisms import Score, Scores
+from verax.score import Score, Scores
 
 Numbers = Sequence[float] | npt.NDArray[np.float64]
 
@@ -226,7 +226,7 @@ def _header(title: str, scores: Scores | None, certificates: Sequence[Certificat
     lines = [f"<h1>{escape(title)}</h1>"]
     if scores:
         m = scores.mechanism
-        rule, against = _RULES.get(m.rule, f"the value of the rule {m.rule}"), _AGAINST.get(m.against, m.against)
+        rule, against = _RULES.get(m.rule, f"the value of the rule {m.rule}"), _AGAINST[m.against or "peers"]
         lines.append(f'<p class="lead">Each agent earns {escape(rule)}, {escape(against)}.</p>')
         counts = [(scores.tasks, "task"), (len(scores.scores), "agent"), (len(scores.classes), "class")]
         facts = " · ".join(_count(n, noun) for n, noun in counts)

@@ -1,114 +1,294 @@
-"""One agent beside each of its references: what every pair scores, and what they score together.
+"""Pairs of labels: what each agent scores beside each of its references, from counts alone.
 
-`_counted` needs counts only and serves <S, delta> on labels; `_joined` takes any rule, task by task.
+`Counts` keeps the table of every pair, and adds up. `all_pairs` scores without keeping any, where there is one batch,
+no public signal, and S holds 0 and 1 or is learned.
 """
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
 
-from verax import kernels
+from verax import kernels, tallies
 from verax.errors import OptionError, VeraxError
-from verax.joint import Estimate, Joint, Public, influences, means, signs, stderrs, values
+from verax.joint import Estimate, Joint, influences, means, signs, stderrs, values
 from verax.kernels import Engine, Floats, Ints, Labels
-from verax.reports import Reports
+from verax.plan import Plan
 from verax.rules import Rule
+from verax.statistic import GROUPS, Look, Part, Side, Statistic, check_size, groups, halves
 
-_GROUPS = 50
 _FEW = Engine("numpy")  # one or two pairs at a time: nothing to load or to spread
 
 
-@dataclass(frozen=True)
-class Plan:
-    """A checked choice of rule, sign and aggregation."""
-
-    rule: Rule
-    sign: str | None
-    matrix: npt.NDArray[np.generic] | None
-    over: str | None
-    seed: str | None
-    draws: int | None
-    rng: np.random.Generator | None
-    engine: Engine = field(default_factory=Engine)
-
-
-class Part(NamedTuple):
-    """What an agent scores on one kind of reference."""
-
-    score: float
-    stderr: float
-    tasks: int
-    references: int
-
-
-@dataclass(frozen=True)
-class _Pairs:
+class Pairs(NamedTuple):
     """Values and errors, one a reference, and the error of their mean."""
 
     value: Floats
     stderr: Floats
     mean_stderr: float
 
+    @property
+    def middle(self) -> Ints:
+        """The one or two references in the middle; of equal values those with middle errors."""
+        order = np.lexsort((self.stderr, self.value))
+        return order[[(len(order) - 1) // 2, len(order) // 2]]
 
-def beside(reports: Reports, signal: Public, plan: Plan, i: int, references: Labels, over: str | None) -> Part | None:
-    """Agent i scored against each reference, put together over them; None if no pair has enough tasks."""
-    references = references[_able(reports.labels[i], signal, plan, references)]
-    if not len(references):
-        return None
-    pairs = _pairs(reports, signal, plan, i, references)
-    value, stderr = _over(pairs, over)
-    if math.isnan(stderr):
-        stderr = _jackknife(_report(reports, plan, i), references, len(reports.classes), signal, plan, over)
-    return Part(value, stderr, int((reports.labels[i] >= 0).sum()), len(references))
+    def over(self, how: str | None) -> tuple[float, float]:
+        """Mean or median over the references; the median's error is its middle reference's."""
+        if how != "median":
+            return math.fsum(self.value) / len(self.value), self.mean_stderr
+        return float(self.value[self.middle].sum() / 2), float(self.stderr[self.middle].sum() / 2)
 
 
-def all_pairs(reports: Reports, signal: Public, plan: Plan) -> list[Part | None] | None:
-    """Every agent against every other from counts alone; None where a pair must be looked at by itself.
+def mean_error(phi: Floats, half: Ints | None) -> float:
+    """sqrt(sum of phi^2); with two halves, which are positively correlated, the sum over both."""
+    if half is None:
+        return math.sqrt((phi**2).sum())
+    return math.fsum(math.sqrt((phi[half == h] ** 2).sum()) for h in (0, 1))
 
-    >>> from verax.mechanisms import Options, prepare
-    >>> ready = prepare(Reports.of(labels=[[0, 1, 0, 1], [0, 1, 1, 1], [0, 0, 0, 0]]), None, None, Options("ca"))
-    >>> [part.references for part in all_pairs(ready.reports, ready.signal, ready.plan)]
-    [2, 2, 2]
+
+@dataclass(frozen=True)
+class Cut:
+    """How tasks are parted before they are counted: into halves or groups, each into strata."""
+
+    part: Ints | None
+    kinds: int
+    strata: int
+    kind: Ints | None
+
+    @classmethod
+    def of(cls, side: Side, plan: Plan, *, grouped: bool = False) -> Cut:
+        """Halves where a sign is learned on the other, groups for a rule whose error is a jackknife."""
+        strata = side.signal.strata
+        levels = 1 if strata is None else int(strata.max(initial=0)) + 1
+        if grouped or (plan.rule.own and not plan.rule.linear):
+            kind, kinds = groups(side.reports.tasks), GROUPS
+        elif plan.sign == "split":
+            kind, kinds = halves(side.reports.tasks), 2
+        else:
+            return cls(strata, 1, levels, None)
+        return cls(kind if strata is None else kind * levels + strata, kinds, levels, kind)
+
+
+@dataclass
+class Counts(Statistic):
+    """How often agent k says one label and reference r another, in each half or group and stratum: (K, R, H, Z, L, L).
+
+    The agents are references `first`, `first` + 1, ... where the references are agents. `by_gaps`: agents with the same
+    gaps are put together, as `tallies` puts them, so that shards give its last bit.
     """
-    sign = _counted_sign(plan)
-    if sign is None or signal or plan.draws is not None or plan.over == "one":
+
+    axes: ClassVar[dict[str, str]] = {"counts": "krhzll"}
+    counts: Ints
+    peers: bool
+    first: int = 0
+    by_gaps: bool = True
+
+    @classmethod
+    def of(
+        cls, side: Side, plan: Plan, rows: slice = slice(None), *, bounded: bool = True, grouped: bool = False
+    ) -> Counts:
+        """The counts of one batch, of some of its agents; `bounded` refuses what would take too much memory."""
+        labels, columns, classes = side.reports.labels, side.columns, len(side.reports.classes)
+        cut = Cut.of(side, plan, grouped=grouped)
+        mine = labels if rows == slice(None) else labels[rows]
+        shape = len(mine), len(columns), cut.kinds, cut.strata, classes, classes
+        if bounded:
+            check_size(shape, len(labels), classes)
+        first, peers = rows.start or 0, side.references is None
+        if not math.prod(shape) or not labels.shape[1]:
+            return cls(np.zeros(shape, dtype=np.int64), peers, first, bounded)
+        found = kernels.counts(mine, columns, classes, cut.part, cut.kinds * cut.strata, plan.engine)
+        return cls(found.reshape(shape), peers, first, bounded)
+
+    def add(self, other: Self) -> None:
+        self.counts += other.counts
+
+    def able(self, i: int) -> npt.NDArray[np.bool_]:
+        """Which references share two tasks with agent i."""
+        shared = self.counts[i].sum((1, 2, 3, 4)) >= 2
+        if self.peers:
+            shared[self.first + i] = False
+        return np.asarray(shared)
+
+    def parts(self, plan: Plan, answered: Ints, squares: Floats | None) -> list[Part | None]:
+        if self.peers and plan.pools_peers and self.by_gaps:
+            group = self._groups_of_gaps()
+            if group.max(initial=0) < tallies.groups_worth(len(group)):
+                return self._grouped(plan, group, answered, squares)
+        return [self._part(plan, i, int(n), squares) for i, n in enumerate(answered.tolist())]
+
+    def _part(self, plan: Plan, i: int, answered: int, squares: Floats | None) -> Part | None:
+        counts = self.counts[i, self.able(i)]
+        if not len(counts):
+            return None
+        over = plan.over if self.peers else None
+        if not plan.rule.linear:
+            score, error = over_function(counts, plan.rule, over)
+            return Part(score, error, answered, len(counts))
+        value, stderr, _ = of_counts(counts, plan)
+        together = float(stderr[0]) if not self.peers else math.nan
+        if squares is not None:
+            together = math.fsum(np.sqrt(squares[i])) / len(value)
+        score, error = Pairs(value, stderr, together).over(over)
+        return Part(score, error, answered, len(value))
+
+    def _groups_of_gaps(self) -> Ints:
+        """Which agents left out the same tasks: those that share with each other all that either answered."""
+        common = self.counts.sum((2, 3, 4, 5))
+        alone = np.diagonal(common)
+        same = (common == alone) & (common == alone[:, None])
+        return np.asarray(np.unique(same.argmax(1), return_inverse=True)[1], dtype=np.int64)
+
+    def _grouped(self, plan: Plan, group: Ints, answered: Ints, squares: Floats | None) -> list[Part | None]:
+        """A mean over peers as `tallies` takes it, group by group, so that the last bit is the same."""
+        found: list[Part | None] = []
+        for i in range(len(group)):
+            terms, references = [], 0
+            for h in range(int(group.max()) + 1):
+                peers = np.nonzero((group == h) & (np.arange(len(group)) != i))[0]
+                counts = self.counts[i, peers, 0, 0]
+                if len(peers) and counts[0].sum() >= 2:
+                    terms.append(tallies.beside_group(counts, plan))
+                    references += len(peers)
+            error = math.nan if squares is None else math.sqrt(squares[i, 0])
+            whole = int(answered[i])
+            found.append(
+                Part(math.fsum(terms) / references, error / references, whole, references) if references else None
+            )
+        return found
+
+    def look(self, plan: Plan) -> Look | None:
+        if not self.peers or plan.over != "mean" or not plan.rule.linear:
+            return None
+        tables = np.zeros(self.counts.shape)
+        for i in range(len(tables)):
+            able = self.able(i)
+            if able.any():
+                tables[i, able] = of_counts(self.counts[i, able], plan)[2]
+        return Tables(tables, self.first, plan)
+
+
+@dataclass(frozen=True)
+class Tables(Look):
+    """Each pair's centred influence, cell by cell; phi of a task is its sum over the peers."""
+
+    tables: Floats
+    first: int
+    plan: Plan
+
+    def squares(self, side: Side) -> Floats:
+        cut, shape = Cut.of(side, self.plan), self.tables.shape
+        rows = side.reports.labels[self.first : self.first + shape[0]]
+        tables = self.tables.reshape(*shape[:2], cut.kinds * cut.strata, *shape[4:])
+        phi = kernels.sums(rows, side.columns, tables, cut.part, self.plan.engine)
+        apart = [phi] if cut.kind is None else [phi[:, cut.kind == h] for h in range(cut.kinds)]
+        return np.stack([np.einsum("in,in->i", part, part) for part in apart], axis=1)
+
+
+def of_counts(counts: Ints, plan: Plan) -> tuple[Floats, Floats, Floats]:
+    """Values and errors from counts (J, H, Z, L, L), and each cell's centred share of the influence on the value."""
+    s = _sign_matrices(counts, plan)
+    n = counts.sum((-3, -2, -1))
+    whole = n.sum(1)
+    value, psi = values(counts, s), influences(counts, s)
+    stderr = (n * stderrs(counts, psi)).sum(1) / whole
+    centred = (psi - means(counts, psi)[..., None, None, None]) / whole[:, None, None, None, None]
+    return value[:, 0] if counts.shape[1] == 1 else (n * value).sum(1) / whole, stderr, centred
+
+
+def _sign_matrices(counts: Ints, plan: Plan) -> npt.NDArray[np.generic]:
+    """S for every (reference, half): given, or learned here, or learned on the other half."""
+    if plan.matrix is not None:
+        return np.broadcast_to(plan.matrix, (*counts.shape[:2], *plan.matrix.shape))
+    learned = signs(counts)
+    return learned if plan.sign == "plugin" else learned[:, ::-1]
+
+
+def over_function(counts: Ints, rule: Rule, over: str | None, *, errors: bool = True) -> tuple[float, float]:
+    """The score of a rule that is no <S, delta>, from counts (J, H, Z, L, L); its error by leaving groups out."""
+
+    def scored(tables: Ints) -> tuple[float, float]:
+        found = [evaluated(rule, Joint(table)) for table in tables if table.sum() >= 2]
+        if not found:
+            return math.nan, math.nan
+        value, stderr = (np.array([getattr(e, name) for e in found]) for name in ("value", "stderr"))
+        return Pairs(value, stderr, float(stderr[0]) if len(found) == 1 else math.nan).over(over)
+
+    whole = counts.sum(1)
+    score, error = scored(whole)
+    if math.isnan(error) and errors:
+        left = [h for h in range(counts.shape[1]) if counts[:, h].any()]
+        error = jackknifed([scored(whole - counts[:, h])[0] for h in left])
+    return score, error
+
+
+def jackknifed(found: Sequence[float]) -> float:
+    """The standard error of a score from what it was with each group of tasks left out."""
+    told = np.array([x for x in found if not math.isnan(x)])
+    return float(np.std(told) * math.sqrt(max(len(told) - 1, 0))) if len(told) else math.nan
+
+
+def evaluated(rule: Rule, joint: Joint) -> Estimate:
+    """What a rule says of a pair; what goes wrong in a user's own is told in a sentence."""
+    try:
+        found = rule(joint)
+        value = found.value if isinstance(found, Estimate) else float(found)
+    except VeraxError:
+        raise
+    except Exception as error:  # whatever a user's own code may raise
+        if not rule.own:
+            raise
+        reason = f"{type(error).__name__}: {error}".splitlines()[0]
+        raise OptionError(
+            f"your rule {rule.name!r} failed ({reason}); it must take a Joint and return a number"
+        ) from error
+    if not math.isfinite(value):
+        raise OptionError(f"your rule gave {value}; it must give a finite number for every pair")
+    return found if isinstance(found, Estimate) else Estimate(value, math.nan, np.full(joint.tasks, math.nan))
+
+
+# All pairs at once
+
+
+def all_pairs(side: Side, plan: Plan) -> list[Part | None] | None:
+    """Every agent against every other from counts that are never kept; None where they must be."""
+    sign = plan.sign if plan.matrix is None else plan.matrix.astype(np.int64) if plan.binary_matrix else None
+    able = plan.rule.counts_only and not side.signal and plan.draws is None and plan.over in ("mean", "median")
+    if sign is None or not able or side.references is not None:
         return None
-    labels, classes = reports.labels, len(reports.classes)
-    half = halves(reports.tasks) if plan.sign == "split" else None
+    labels, classes = side.reports.labels, len(side.reports.classes)
+    half = halves(side.reports.tasks) if plan.sign == "split" else None
     found: list[Part | None] = []
     for first in range(0, len(labels), step := _rows_at_once(labels, half, plan)):
         rows = labels[first : first + step] if step < len(labels) else labels
-        who = np.arange(first, first + len(rows))
-        if plan.over == "median":
-            total, n = kernels.totals(rows, labels, classes, sign, half, plan.engine)
-        else:
-            total, n, phi = kernels.phi(rows, labels, classes, sign, half, who, plan.engine)
-        value, able = _values(total, n)
-        able[np.arange(len(rows)), who] = False
-        if plan.over == "median":
-            stderr = _median_stderrs(rows, labels, half, plan, value, able, classes)
-        else:
-            stderr = [_mean_stderr(p / max(a.sum(), 1), half) for p, a in zip(phi, able, strict=True)]
-        answered = (rows >= 0).sum(1)
-        for v, a, error, tasks in zip(value, able, stderr, answered.tolist(), strict=True):
-            found.append(Part(_centre(v[a], plan.over), error, tasks, int(a.sum())) if a.any() else None)
+        found += _rows_beside_all(rows, first, labels, classes, sign, half, plan)
     return found
 
 
-def _counted_sign(plan: Plan) -> str | Ints | None:
-    """S as the kernels take it: the name of how it is learned, or a matrix of 0 and 1."""
-    if not plan.rule.counts_only:
-        return None
-    if plan.matrix is None:
-        return plan.sign
-    return plan.matrix.astype(np.int64) if np.isin(plan.matrix, (0, 1)).all() else None
+def _rows_beside_all(
+    rows: Labels, first: int, labels: Labels, classes: int, sign: Any, half: Ints | None, plan: Plan
+) -> list[Part | None]:
+    who = np.arange(first, first + len(rows))
+    if plan.over == "median":
+        total, n = kernels.totals(rows, labels, classes, sign, half, plan.engine)
+    else:
+        total, n, phi = kernels.phi(rows, labels, classes, sign, half, who, plan.engine)
+    value, able = _values_of_totals(total, n)
+    able[np.arange(len(rows)), who] = False
+    if plan.over == "median":
+        stderr = _median_stderrs(rows, labels, half, plan, value, able, classes)
+    else:
+        stderr = [mean_error(p / max(a.sum(), 1), half) for p, a in zip(phi, able, strict=True)]
+    return [
+        Part(_centre_of(v[a], plan.over), error, tasks, int(a.sum())) if a.any() else None
+        for v, a, error, tasks in zip(value, able, stderr, (rows >= 0).sum(1).tolist(), strict=True)
+    ]
 
 
 def _rows_at_once(labels: Labels, half: Ints | None, plan: Plan) -> int:
@@ -117,14 +297,14 @@ def _rows_at_once(labels: Labels, half: Ints | None, plan: Plan) -> int:
     return max(1, min(len(labels), plan.engine.max_bytes // max(each, 1)))
 
 
-def _values(total: Ints, n: Ints) -> tuple[Floats, npt.NDArray[np.bool_]]:
+def _values_of_totals(total: Ints, n: Ints) -> tuple[Floats, npt.NDArray[np.bool_]]:
     """What every row scores beside every column, and whether they share enough tasks; from (I, J, halves) each."""
     whole, value = n.sum(2), total / np.maximum(n * (n - 1), 1)
     value = value[..., 0] if n.shape[2] == 1 else (n * value).sum(2) / np.maximum(whole, 1)
     return value, np.asarray(whole >= 2)
 
 
-def _centre(values: Floats, over: str | None) -> float:
+def _centre_of(values: Floats, over: str | None) -> float:
     if over != "median":
         return math.fsum(values) / len(values)
     ordered = np.sort(values)
@@ -176,212 +356,3 @@ def _median_stderrs(
         for q, its in zip(some.tolist(), np.split(stderr, ends[:-1]), strict=True):
             found[chosen[q]] = middles[q].stderr(its)
     return found.tolist()
-
-
-def pair_values(reports: Reports, signal: Public, plan: Plan, i: int, references: Labels) -> Floats:
-    """What agent i scores beside each reference; NaN where they share too few tasks."""
-    able = _able(reports.labels[i], signal, plan, references)
-    found = np.full(len(references), math.nan)
-    if able.any():
-        found[able] = _pairs(reports, signal, plan, i, references[able]).value
-    return found
-
-
-def _able(own: Labels, signal: Public, plan: Plan, references: Labels) -> npt.NDArray[np.bool_]:
-    """Which references share enough tasks: two, three to draw pairs, more than features take out."""
-    common = (references >= 0) & (own >= 0)
-    able = np.asarray(common.sum(1) >= (2 if plan.draws is None else 3))
-    if signal.features is not None:
-        able &= np.array([signal.take(c).rank < c.sum() for c in common], dtype=bool)
-    return able
-
-
-def _report(reports: Reports, plan: Plan, i: int) -> npt.NDArray[Any]:
-    """Agent i's labels, or its rows if the rule may use them."""
-    rows = reports.probabilities if plan.rule.needs_rows or plan.rule.own else None
-    return np.asarray(reports.labels[i] if rows is None else rows[i])
-
-
-def _pairs(reports: Reports, signal: Public, plan: Plan, i: int, references: Labels) -> _Pairs:
-    """Agent i beside each reference, by the cheapest way its rule allows."""
-    report, classes = _report(reports, plan, i), len(reports.classes)
-    half = halves(reports.tasks) if plan.sign == "split" else None
-    way = _counted if plan.rule.counts_only and signal.features is None else _joined
-    pairs = way(report, references, classes, signal, half, plan)
-    return pairs if plan.draws is None else _sampled(report, references, classes, pairs, plan)
-
-
-def one_peer(reports: Reports, i: int, seed: str) -> npt.NDArray[np.bool_]:
-    """The paper's random reference: drawn by SHA-256, among peers in the order of their names."""
-    common = ((reports.labels >= 0) & (reports.labels[i] >= 0)).sum(1)
-    able = sorted(a for j, a in enumerate(reports.agents) if j != i and common[j] >= 2)
-    number = int.from_bytes(hashlib.sha256(f"{seed}:{reports.agents[i]}".encode()).digest(), "big")
-    drawn = able[number % len(able)] if able else None
-    return np.array([a == drawn for a in reports.agents])
-
-
-def median_peers(reports: Reports, signal: Public, plan: Plan, i: int, references: Labels, whole: Labels) -> Labels:
-    """The rows of `whole` whose reference is in the middle, the one or two that make the median."""
-    pairs = _pairs(reports, signal, plan, i, references)
-    return np.asarray(whole[np.unique(_middle(pairs))])
-
-
-def _over(pairs: _Pairs, over: str | None) -> tuple[float, float]:
-    """Mean or median over the references; the median's error is its middle reference's."""
-    if over != "median":
-        return math.fsum(pairs.value) / len(pairs.value), pairs.mean_stderr
-    middle = _middle(pairs)
-    return float(pairs.value[middle].sum() / 2), float(pairs.stderr[middle].sum() / 2)
-
-
-def _middle(pairs: _Pairs) -> Ints:
-    order = np.lexsort((pairs.stderr, pairs.value))
-    return order[[(len(order) - 1) // 2, len(order) // 2]]
-
-
-def halves(tasks: Sequence[str]) -> Ints:
-    """Which half each task falls in when a sign is learned on one and used on the other."""
-    return np.array([hashlib.sha256(task.encode()).digest()[0] & 1 for task in tasks], dtype=np.int64)
-
-
-def _mean_stderr(phi: Floats, half: Ints | None) -> float:
-    """sqrt(sum of phi^2); with two halves, which are positively correlated, the sum over both."""
-    if half is None:
-        return math.sqrt((phi**2).sum())
-    return math.fsum(math.sqrt((phi[half == h] ** 2).sum()) for h in (0, 1))
-
-
-def _counted(own: Labels, references: Labels, classes: int, signal: Public, half: Ints | None, plan: Plan) -> _Pairs:
-    """<S, delta> from counts alone, for every reference at once."""
-    strata = 1 if signal.strata is None else int(signal.strata.max(initial=0)) + 1
-    halves = 1 if half is None else 2
-    part = signal.strata if half is None else half * strata if signal.strata is None else half * strata + signal.strata
-    counts = kernels.counts(own[None], references, classes, part, halves * strata, plan.engine)
-    counts = counts.reshape(len(references), halves, strata, classes, classes)
-    value, stderr, centred = of_counts(counts, plan)
-    tables = centred.reshape(1, len(references), halves * strata, classes, classes)
-    phi = kernels.sums(own[None], references, tables, part, plan.engine)[0]
-    return _Pairs(value, stderr, _mean_stderr(phi / len(references), half))
-
-
-def of_counts(counts: Ints, plan: Plan) -> tuple[Floats, Floats, Floats]:
-    """Values and errors from counts (J, H, Z, L, L), and each cell's centred share of the influence on the value."""
-    s = _sign_matrices(counts, plan)
-    n = counts.sum((-3, -2, -1))
-    whole = n.sum(1)
-    value, psi = values(counts, s), influences(counts, s)
-    stderr = (n * stderrs(counts, psi)).sum(1) / whole
-    centred = (psi - means(counts, psi)[..., None, None, None]) / whole[:, None, None, None, None]
-    return value[:, 0] if counts.shape[1] == 1 else (n * value).sum(1) / whole, stderr, centred
-
-
-def _sign_matrices(counts: Ints, plan: Plan) -> npt.NDArray[np.generic]:
-    """S for every (reference, half): given, or learned here, or learned on the other half."""
-    if plan.matrix is not None:
-        return np.broadcast_to(plan.matrix, (*counts.shape[:2], *plan.matrix.shape))
-    learned = signs(counts)
-    return learned if plan.sign == "plugin" else learned[:, ::-1]
-
-
-def _joined(
-    report: npt.NDArray[Any], references: Labels, classes: int, signal: Public, half: Ints | None, plan: Plan
-) -> _Pairs:
-    """Any rule, pair by pair, from the reports themselves."""
-    answered = _answered(report)
-    value, stderr, phi = [], [], np.zeros(len(report))
-    for reference in references:
-        common = answered & (reference >= 0)
-        chosen = [common] if half is None else [common & (half == h) for h in (0, 1)]
-        joints = [Joint.of(report[c], reference[c], classes, signal.take(c)) for c in chosen]
-        found = [_estimate(joint, joints[h - 1], plan) for h, joint in enumerate(joints)]
-        share = [joint.tasks / common.sum() for joint in joints]
-        value.append(math.fsum(w * e.value for w, e in zip(share, found, strict=True)))
-        stderr.append(math.fsum(w * e.stderr for w, e in zip(share, found, strict=True)))
-        for c, e in zip(chosen, found, strict=True):
-            psi = _per_task(e.influence, report[c], reference[c], signal.take(c))
-            phi[c] += (psi - psi.sum() / max(len(psi), 1)) / common.sum()
-    return _Pairs(np.array(value), np.array(stderr), _mean_stderr(phi / len(references), half))
-
-
-def _answered(report: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
-    return report >= 0 if report.ndim == 1 else ~np.isnan(report[:, 0])
-
-
-def _estimate(joint: Joint, other_half: Joint, plan: Plan) -> Estimate:
-    if plan.rule.counts_only:
-        s = plan.matrix if plan.matrix is not None else joint.sign if plan.sign == "plugin" else other_half.sign
-        return joint.score(s) if joint.enough else Estimate(0.0, 0.0, np.zeros(joint.tasks))
-    if not plan.rule.own:
-        return _as_estimate(plan.rule(joint), joint)
-    try:
-        return _as_estimate(plan.rule(joint), joint)
-    except VeraxError:
-        raise
-    except Exception as error:  # whatever a user's own code may raise
-        reason = f"{type(error).__name__}: {error}".splitlines()[0]
-        raise OptionError(
-            f"your rule {plan.rule.name!r} failed ({reason}); it must take a Joint and return a number"
-        ) from error
-
-
-def _as_estimate(found: Estimate | float, joint: Joint) -> Estimate:
-    """An estimate as it is; a plain number without an error, which a jackknife will find."""
-    value = found.value if isinstance(found, Estimate) else float(found)
-    if not math.isfinite(value):
-        raise OptionError(f"your rule gave {value}; it must give a finite number for every pair")
-    if isinstance(found, Estimate):
-        return found
-    return Estimate(value, math.nan, np.full(joint.tasks, math.nan))
-
-
-def _per_task(influence: Floats, report: npt.NDArray[Any], reference: Labels, signal: Public) -> Floats:
-    """psi for every task, where an estimate gives it for every cell of its counts."""
-    if influence.ndim == 1:
-        return influence
-    held = report if report.ndim == 1 else report.argmax(1)
-    return np.asarray(influence[0 if signal.strata is None else signal.strata, held, reference])
-
-
-def _jackknife(
-    report: npt.NDArray[Any], references: Labels, classes: int, signal: Public, plan: Plan, over: str | None
-) -> float:
-    """The error of a user's own rule: score again without each of up to 50 groups of tasks."""
-    groups = min(_GROUPS, len(report))
-    found = []
-    for g in range(groups):
-        keep = np.arange(len(report)) % groups != g
-        pairs = _joined(report[keep], references[:, keep], classes, signal.take(keep), None, plan)
-        found.append(_over(pairs, over)[0])
-    return float(np.std(found) * math.sqrt(groups - 1))
-
-
-def _sampled(report: npt.NDArray[Any], references: Labels, classes: int, exact: _Pairs, plan: Plan) -> _Pairs:
-    """Algorithm 1 as printed: for each task n, `draws` random pairs p1 != p2 != n."""
-    assert plan.draws is not None and plan.rng is not None
-    value, noise = [], []
-    for reference in references:
-        common = _answered(report) & (reference >= 0)
-        paid, g = _paid(report[common], reference[common], classes, plan), reference[common].astype(np.int64)
-        n, every = len(g), np.arange(len(g))
-        penalty = []
-        for _ in range(plan.draws):
-            p1 = (every + plan.rng.integers(1, n, n)) % n
-            p2 = plan.rng.integers(0, n - 2, n)
-            for taken in (np.minimum(every, p1), np.maximum(every, p1)):
-                p2 += p2 >= taken
-            penalty.append(paid[p1, g[p2]])
-        value.append(float(paid[every, g].mean() - np.mean(penalty)))
-        share = np.bincount(g, minlength=classes) / n
-        spread = ((paid**2) @ share).mean() - (paid @ share).mean() ** 2
-        noise.append(max(float(spread), 0.0) / (n * plan.draws))
-    drawn = np.array(noise)
-    mean_stderr = math.hypot(exact.mean_stderr, math.sqrt(drawn.sum()) / len(drawn))
-    return _Pairs(np.array(value), np.hypot(exact.stderr, np.sqrt(drawn)), mean_stderr)
-
-
-def _paid(report: npt.NDArray[Any], reference: Labels, classes: int, plan: Plan) -> Floats:
-    """What Algorithm 1 pays for each task's report beside each reference label: X S."""
-    if report.ndim == 2:
-        return 2.0 * report if plan.rule.name == "brier" else np.log(np.maximum(report, plan.rule.floor or 0.0))
-    s = plan.matrix if plan.matrix is not None else Joint.of(report, reference, classes).sign
-    return np.asarray(s.astype(np.float64)[report])

@@ -18,7 +18,7 @@ from numbers import Integral
 from typing import Any
 
 from verax.errors import InputError, OptionError
-from verax.mechanisms import Mechanism, Score, Scores
+from verax.score import Mechanism, Score, Scores
 
 FORMAT = "verax.payments/1"
 SCHEMES = ("clipped", "affine", "proportional")

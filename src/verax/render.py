@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from verax.audit import CODES, Certificate, lying, mean_delta
-from verax.mechanisms import Prepared, Scores, pairwise
 from verax.page import Curve, DeltaMap, Line, Pairwise, page
 from verax.payments import Payments
+from verax.score import Prepared, Scores, pairwise
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -132,8 +132,8 @@ def report(
     """The page of scored reports: scores, pairs, labels that go together, lies, and what else is given.
 
     >>> from verax.demo import bundled
-    >>> from verax.mechanisms import Options, prepare, scored
-    >>> ready = prepare(bundled(), None, None, Options())
+    >>> from verax.score import prepare, scored
+    >>> ready = prepare(bundled())
     >>> report("Digits", ready, scored(ready)).startswith("<!doctype html>")
     True
     """
@@ -158,7 +158,7 @@ def _confusable(certificates: Sequence[Certificate], classes: Sequence[str]) -> 
 
 def _cost_of_lying(ready: Prepared, scores: Scores) -> tuple[Curve, ...]:
     """What the best, the middle and the last informative agent would score if they lied, in closed form."""
-    if ready.plan.rule.own or ready.plan.rule.name in ("pmi", "quadratic"):
+    if not ready.plan.rule.linear:
         return ()
     ranked = [s.agent for s in scores.ranked() if (s.score or 0.0) > 2 * (s.stderr or 0.0)]
     if not ranked:

@@ -24,6 +24,36 @@ _EXACT = 1e-9
 MOST_CLASSES = 10_000  # that labels without names may count up to: beyond, a label is a mistake
 
 
+@dataclass(frozen=True)
+class Shape:
+    """How much there is to score: all that a mechanism must know of reports to be planned.
+
+    `known` counts the tasks with a truth; `public` is the kind of public signal, strata or features.
+
+    >>> Shape(agents=3, tasks=100, classes=2).rows
+    False
+    """
+
+    agents: int
+    tasks: int
+    classes: int
+    rows: bool = False
+    sparse: bool = False
+    known: int = 0
+    public: str | None = None
+
+    def check(self, source: str = "the reports") -> None:
+        """Refuse what is too little to score."""
+        if not self.agents:
+            raise InputError(f"{source}: no agent; give at least one column or row of reports")
+        if self.tasks < 2:
+            raise InputError(f"{source}: only {self.tasks} task; scoring needs at least two tasks")
+        if self.classes < 2:
+            raise InputError(
+                f"{source}: only {self.classes} class seen; scoring needs two: name all classes with classes="
+            )
+
+
 @dataclass(frozen=True, eq=False)
 class Reports:
     """K agents' labels on N tasks, -1 an abstention, and their probability rows where they gave them.
@@ -100,15 +130,14 @@ class Reports:
         >>> Reports.of(labels=[[0, 1, 1]]).scorable().classes
         ('0', '1')
         """
-        if not self.agents:
-            raise InputError(f"{source}: no agent; give at least one column or row of reports")
-        if len(self.tasks) < 2:
-            raise InputError(f"{source}: only {len(self.tasks)} task; scoring needs at least two tasks")
-        if len(self.classes) < 2:
-            raise InputError(
-                f"{source}: only {len(self.classes)} class seen; scoring needs two: name all classes with --classes"
-            )
+        self.shape.check(source)
         return self
+
+    @property
+    def shape(self) -> Shape:
+        """How much there is to score."""
+        known = 0 if self.truth is None else int((self.truth >= 0).sum())
+        return Shape(len(self.agents), len(self.tasks), len(self.classes), self.probabilities is not None, known=known)
 
     def __repr__(self) -> str:
         left_out = int((self.labels < 0).sum())

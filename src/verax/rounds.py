@@ -32,16 +32,16 @@ from urllib.parse import quote
 
 import numpy as np
 
-from verax.audit import to_json
+from verax.audit import Certificates
 from verax.audit.copies import copies
 from verax.errors import ConflictError, InputError, LedgerError
-from verax.joint import Public
 from verax.ledger import HOUSE, Entry, Head, Journal, Ledger, Transfer
 from verax.market import Submissions, bounds, market, stake
-from verax.mechanisms import Mechanism, Score, Scores, score
 from verax.payments import clusters_of, minor_units, pay, scale_of
+from verax.public import Public
 from verax.reports import Reports
 from verax.rules import resolve
+from verax.score import Mechanism, Score, Scores, score
 
 TRANSITIONS: dict[tuple[str, str], str] = {
     ("none", "open"): "open",
@@ -207,7 +207,7 @@ def settlement(spec: Spec, submissions: Sequence[tuple[str, Mapping[str, Any]]],
     reports = reports.only(*(i for i, agent in enumerate(reports.agents) if agent not in spec.unpaid))
     if spec.unpaid and len(reports.agents) < (2 if truth is None else 1):
         return Settlement(nothing, None, secret, root)
-    groups = clusters_of(to_json(copies(reports, 0.95))) if spec.copies else []
+    groups = clusters_of(Certificates(copies(reports, 0.95)).to_json()) if spec.copies else []
     alike = _first_of_each(reports.agents, groups)
     scores = score(
         reports.only(*sorted({*alike.values()})), truth,

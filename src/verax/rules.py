@@ -18,8 +18,9 @@ import numpy as np
 import numpy.typing as npt
 
 from verax.errors import InputError, OptionError
-from verax.joint import Estimate, Joint, Public
+from verax.joint import Estimate, Joint
 from verax.kernels import Floats
+from verax.public import Public
 
 FLOOR = 1e-6
 RuleFunction = Callable[[Joint], Estimate | float]
@@ -126,10 +127,13 @@ class Rule:
     """A rule, with all that anybody must know of it; whoever asks, asks here.
 
     `function` scores a Joint. A *linear* rule is <S, delta> on rows as `rows` makes them of probabilities and the floor
-    (one-hot labels where there is none), and needs no function. `low` and `high`, what a score can be at least and at
+    (one-hot labels where there is none), and needs no function. A *separable* one changes under a relabelling as the
+    sum over tasks of rows times what each entry is worth. `low` and `high`, what a score can be at least and at
     most, are what pay and markets need; with `in_logs` they count in -log floor. `penalised`: a report that says
-    nothing earns 0. `mixture` gives the value of rows beside a mixture of references, and each task's share, for a
-    rule that is linear in its reference only. `best_row` says why relabelling such a rule's report is no question.
+    nothing earns 0. `takes` are the kinds of public signal that can be taken out. `mixture` gives the value of
+    rows beside a mixture of references, and each task's share, for a rule that is linear in its reference only.
+    `best_row` says why relabelling such a rule's report is no question. `population` names, as module:function, what
+    scores everybody at once.
 
     >>> half = Rule("half", lambda joint: 0.5 * float(joint.bonus.trace()), low=0.0, high=0.5)
     >>> half.bounds, half.needs_rows
@@ -145,23 +149,27 @@ class Rule:
     rows: Rows | None = None
     needs_rows: bool = False
     linear: bool = False
+    separable: bool = False
     learns_sign: bool = False
     truth_only: bool = False
     penalised: bool = True
-    takes_features: bool = True
+    takes: tuple[str, ...] = ("strata", "features")
     low: float | None = None
     high: float | None = None
     in_logs: bool = False
     floor: float | None = None
     mixture: Mixture | None = None
     best_row: str | None = None
+    population: str | None = None
     own: bool = False
 
     def __post_init__(self) -> None:
-        if self.function is None and not self.linear:
+        if self.function is None and not self.linear and self.population is None:
             raise OptionError(f"rule {self.name!r} has no function; give one that takes a Joint, or say linear=True")
         if self.rows is not None and not self.needs_rows:
             object.__setattr__(self, "needs_rows", True)
+        if self.linear:
+            object.__setattr__(self, "separable", True)
         if self.in_logs and self.floor is None:
             object.__setattr__(self, "floor", FLOOR)
 
@@ -178,6 +186,10 @@ class Rule:
     def scored(self, probabilities: Floats) -> Floats:
         """Rows as the rule scores them."""
         return probabilities if self.rows is None else self.rows(probabilities, self.floor or 0.0)
+
+    def takes_public(self, kind: str) -> bool:
+        """Whether a public signal of this kind can be taken out."""
+        return kind in self.takes
 
     @property
     def counts_only(self) -> bool:
@@ -202,10 +214,10 @@ class Rule:
         if floor is None:
             return self
         if self.floor is None:
-            *able, last = sorted((r.name for r in RULES.values() if r.floor), key=lambda name: RULES[name].truth_only)
+            able = names_of(lambda rule: rule.floor is not None)
             if self.own:
-                raise OptionError(f"a floor goes with {', '.join(able)} and {last}; let your own rule keep its own")
-            raise OptionError(f"rule {self.name} has no floor; leave floor= out, or use {', '.join(able)} or {last}")
+                raise OptionError(f"a floor goes with {able.replace(' or ', ' and ')}; let your own rule keep its own")
+            raise OptionError(f"rule {self.name} has no floor; leave floor= out, or use {able}")
         if not 0.0 < floor < 0.5:
             raise OptionError(f"the floor is {floor:g}; give a number above 0 and below 0.5, such as 1e-6")
         return replace(self, floor=float(floor))
@@ -217,6 +229,10 @@ def _received(name: str, floor: float | None) -> Rule:
 
 def _log_rows(p: Floats, floor: float) -> Floats:
     return np.log(np.maximum(p, floor))
+
+
+def _doubled_rows(p: Floats, _: float) -> Floats:
+    return 2.0 * p
 
 
 def _pmi_of_mixture(p: Floats, shares: Floats, public: Public, floor: float) -> tuple[float, Floats]:
@@ -231,24 +247,39 @@ def _pmi_of_mixture(p: Floats, shares: Floats, public: Public, floor: float) -> 
 RULES: dict[str, Rule] = {
     rule.name: rule
     for rule in (
-        Rule("accuracy", accuracy, "the share of tasks answered right", truth_only=True, penalised=False,
-             low=0.0, high=1.0),
-        Rule("log", log, "the logarithm of the probability given to the right label", needs_rows=True,
-             truth_only=True, penalised=False, low=-1.0, high=0.0, in_logs=True),
-        Rule("quadratic", quadratic, "minus the squared distance of the probabilities from the right label",
-             needs_rows=True, truth_only=True, penalised=False, low=-2.0, high=0.0),
+        Rule("zero-one", None, "agreement on the same label, beyond chance", linear=True, low=-1.0, high=1.0),
         Rule("ca", None, "correlated agreement: labels that go together, beyond chance", linear=True,
              learns_sign=True, low=-1.0, high=1.0),
-        Rule("zero-one", None, "agreement on the same label, beyond chance", linear=True, low=-1.0, high=1.0),
         Rule("ce", None, "the log-probability given to the reference's label, beyond chance", rows=_log_rows,
              linear=True, low=-1.0, high=1.0, in_logs=True),
         Rule("brier", None, "the probability given to the reference's label, beyond chance",
-             rows=lambda p, _: 2.0 * p, linear=True, low=-2.0, high=2.0),
-        Rule("pmi", pmi, "what the probabilities tell about the reference's label", needs_rows=True,
-             takes_features=False, low=-1.0, high=1.0, in_logs=True, mixture=_pmi_of_mixture,
+             rows=_doubled_rows, linear=True, low=-2.0, high=2.0),
+        Rule("pmi", pmi, "what the probabilities tell about the reference's label", needs_rows=True, takes=("strata",),
+             low=-1.0, high=1.0, in_logs=True, mixture=_pmi_of_mixture,
              best_row="its best row is one's belief about the reference"),
+        Rule("accuracy", accuracy, "the share of tasks answered right", takes=(), separable=True, truth_only=True,
+             penalised=False, low=0.0, high=1.0),
+        Rule("log", log, "the logarithm of the probability given to the right label", rows=_log_rows, takes=(),
+             separable=True, truth_only=True, penalised=False, low=-1.0, high=0.0, in_logs=True),
+        Rule("quadratic", quadratic, "minus the squared distance of the probabilities from the right label",
+             rows=_doubled_rows, takes=(), separable=True, truth_only=True, penalised=False, low=-2.0, high=0.0),
+        Rule("dmi", None, "the determinant of how its labels go with each peer's, on two halves of the tasks",
+             population="verax.mechanisms.dmi:parts", takes=(), low=-1.0, high=1.0),
     )
 }  # fmt: skip
+DEFAULT = next(iter(RULES))
+
+
+def names_of(able: Callable[[Rule], bool]) -> str:
+    """The rules of which something is true, as a sentence has them.
+
+    >>> names_of(lambda rule: rule.floor is not None)
+    'ce, pmi or log'
+    """
+    *most, last = [rule.name for rule in RULES.values() if able(rule)]
+    return f"{', '.join(most)} or {last}" if most else last
+
+
 _OWN: dict[str, Rule] = {}  # by module:function, those that somebody passed in this process
 
 

@@ -1,4 +1,4 @@
-"""A tally adds up what scores are made of, task by task, so that reports may lie in many places and exceed memory.
+"""A tally adds up what scores are made of, batch by batch, so that reports may lie in many places and exceed memory.
 
 The tally of some tasks merged with the tally of others is the tally of all: labels are summed as integers, so their
 scores are those of the whole to the last bit. `score_shards` tallies shards wherever an executor runs them.
@@ -7,69 +7,31 @@ scores are those of the whole to the last bit. `score_shards` tallies shards whe
 from __future__ import annotations
 
 import os
-import pickle
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future
+from concurrent.futures import Executor
 from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import partial
 from importlib.util import find_spec
-from typing import Any
 
 import numpy as np
 
-from verax import linear, sums
 from verax.errors import InputError, OptionError, VeraxError
-from verax.joint import Public
+from verax.executors import each_of
 from verax.kernels import Engine, Floats, Ints
-from verax.mechanisms import (
-    Options,
-    Prepared,
-    Scores,
-    _check_rule,
-    _dropped,
-    _hybrid,
-    _sign,
-    abstentions,
-    finished,
-    prepare,
-)
-from verax.pairs import Part, Plan
-from verax.reports import Reports, class_order, narrow, some
-from verax.rules import resolve
+from verax.mechanisms.pairwise import no_sum, statistic
+from verax.plan import Mechanism, Plan
+from verax.public import Public
+from verax.reports import Reports, Shape, class_order, narrow, some
+from verax.score import Scores, finished
 from verax.shards import Digests, Shard, Truth, digests, read, task_of
+from verax.statistic import Look, Side, Statistic, combined, sides_of
 
-RULES = ("zero-one", "ca", "accuracy", "ce", "brier")
 NO_ERRORS = "the error of a mean over peers needs a second look at the reports: give them again for standard errors"
-_SHIPPED = 2**30  # bytes of what is known already that a second look may send about, all shards together
 _WORTH_COMPILING = 8.0  # seconds that NumPy would take for all shards
 
 Squares = tuple[Floats | None, Floats | None]
-
-
-def refuse_unless_additive(options: Options) -> None:
-    """Refuse a mechanism that is no sum over tasks.
-
-    >>> refuse_unless_additive(Options(rule="ca", over="median"))
-    """
-    wrong = None
-    rule = resolve(options.rule, options.floor)
-    if rule.own:
-        wrong = "a rule of your own"
-    elif rule.name not in RULES:
-        wrong = f"rule {rule.name}"
-    elif options.over == "one":
-        wrong = "against one drawn peer"
-    elif options.draws is not None:
-        wrong = "with draws"
-    if wrong:
-        raise OptionError(f"reports cannot be scored shard by shard {_by(wrong)}; score the files whole")
-
-
-def _by(wrong: str) -> str:
-    return wrong if wrong.startswith(("against", "with")) else f"by {wrong}"
 
 
 class Abstained(VeraxError):  # noqa: N818
@@ -87,25 +49,24 @@ class _Held:
     by_peers: int
     answered: Ints  # (3, K): of all tasks, of those that truth scores, of those that peers do
     sources: list[tuple[str, Digests]]
-    truth: sums.Sums | None
-    peers: sums.Sums | None
+    sums: tuple[Statistic | None, Statistic | None]  # beside the truth, beside peers
 
     def merge(self, other: _Held) -> None:
         """Add what was tallied of other tasks."""
-        frame = self.frame if _same(self.frame, other.frame) else self.frame + other.frame
-        mine, theirs = self._moved(frame), other._moved(frame)
+        frame = self.frame if _alike(self.frame, other.frame) else self.frame + other.frame
+        mine, theirs = self._widened(frame), other._widened(frame)
         answered, by_peers = mine.answered + theirs.answered, self.by_peers + other.by_peers
-        together = any(s is not None and s.together for s in (mine.peers, theirs.peers))
+        together = any(s is not None and s.together for s in (mine.sums[1], theirs.sums[1]))
         if together and (answered[2] < by_peers).any():
             raise Abstained("somebody left out a task: tally with pairs=True")
         self.frame, self.answered, self.by_peers = frame, answered, by_peers
-        self.truth, self.peers = _sum(mine.truth, theirs.truth), _sum(mine.peers, theirs.peers)
+        self.sums = _sum_of(mine.sums[0], theirs.sums[0]), _sum_of(mine.sums[1], theirs.sums[1])
         self.tasks, self.known = self.tasks + other.tasks, self.known + other.known
         self.sources = self.sources + other.sources
 
-    def _moved(self, frame: Reports) -> _Held:
+    def _widened(self, frame: Reports) -> _Held:
         """The same over the agents and classes of a larger frame."""
-        if _same(self.frame, frame):
+        if _alike(self.frame, frame):
             return self
         agents, classes = (
             np.array([{name: i for i, name in enumerate(new)}[name] for name in old], dtype=np.int64)
@@ -114,10 +75,10 @@ class _Held:
         size = len(frame.agents), len(frame.classes)
         answered = np.zeros((3, size[0]), dtype=np.int64)
         answered[:, agents] = self.answered
-        truth, peers = (None if s is None else s.moved(agents, classes, size) for s in (self.truth, self.peers))
-        return replace(self, frame=frame, truth=truth, peers=peers, answered=answered)
+        truth, peers = (None if s is None else s.moved(agents, classes, size) for s in self.sums)
+        return replace(self, frame=frame, sums=(truth, peers), answered=answered)
 
-    def twice(self) -> Iterator[tuple[str, str, int]]:
+    def tallied_twice(self) -> Iterator[tuple[str, str, int]]:
         """Tasks that were tallied twice: the two sources and the task's digest."""
         every = np.concatenate([marks for _, marks in self.sources])
         order = np.argsort(every, kind="stable")
@@ -127,7 +88,7 @@ class _Held:
             yield self.sources[first][0], self.sources[second][0], int(every[order[place]])
 
 
-def _sum(own: sums.Sums | None, more: sums.Sums | None) -> sums.Sums | None:
+def _sum_of(own: Statistic | None, more: Statistic | None) -> Statistic | None:
     if own is None:
         return deepcopy(more)
     if more is not None:
@@ -135,12 +96,12 @@ def _sum(own: sums.Sums | None, more: sums.Sums | None) -> sums.Sums | None:
     return own
 
 
-def _same(one: Reports, other: Reports) -> bool:
-    alike = one.agents == other.agents and one.classes == other.classes and one.classes_given == other.classes_given
-    return alike and (one.probabilities is None) == (other.probabilities is None)
+def _alike(one: Reports, other: Reports) -> bool:
+    same = one.agents == other.agents and one.classes == other.classes and one.classes_given == other.classes_given
+    return same and (one.probabilities is None) == (other.probabilities is None)
 
 
-def _frame(reports: Reports) -> Reports:
+def _frame_of(reports: Reports) -> Reports:
     """Who reports and with which classes: the same reports, of no task."""
     agents, classes = len(reports.agents), len(reports.classes)
     rows = None if reports.probabilities is None else np.zeros((agents, 0, classes))
@@ -163,14 +124,31 @@ class Tally:
     """
 
     def __init__(
-        self, options: Options | None = None, truth: Truth | Mapping[str, str] | None = None, *, pairs: bool = False
+        self,
+        mechanism: Mechanism | None = None,
+        truth: Truth | Mapping[str, str] | None = None,
+        *,
+        pairs: bool = False,
+        engine: Engine | None = None,
     ) -> None:
-        self.options = Options() if options is None else options
-        refuse_unless_additive(self.options)
+        self.mechanism, self.engine = mechanism or Mechanism(), engine or Engine()
         self.truth = Truth.of(truth) if isinstance(truth, Mapping) else truth
-        plan = _rehearsed(self.options, self.truth is not None)
-        self.pairs = pairs or not linear.applies(plan)
+        size = 2 if self.mechanism.matrix is None or not self.mechanism.matrix.ndim else len(self.mechanism.matrix)
+        known = int(self.truth is not None or self._asks_truth)
+        first = self._planned(Shape(2, 0, size, True, known=known))
+        self.pairs = pairs or not first.pools_peers
         self._held: _Held | None = None
+
+    @property
+    def _asks_truth(self) -> bool:
+        return self.mechanism.against in ("truth", "hybrid")
+
+    def _planned(self, shape: Shape) -> Plan:
+        """The mechanism for reports of this shape, if it is a sum over tasks."""
+        wrong = no_sum(self.mechanism, rows=shape.rows and shape.tasks > 0)
+        if wrong is not None:
+            raise OptionError(f"reports cannot be scored shard by shard {wrong}; score the files whole")
+        return self.mechanism.plan(shape, truth_given=self.truth is not None, engine=self.engine)
 
     def update(self, reports: Reports, source: str = "the reports") -> Tally:
         """This tally with one more batch of tasks."""
@@ -183,7 +161,7 @@ class Tally:
         >>> one.merge(two).scores().tasks
         4
         """
-        if isinstance(other, Tally) and (other.pairs, *_asked(other)) != (self.pairs, *_asked(self)):
+        if isinstance(other, Tally) and other._asked != self._asked:
             raise OptionError("these tallies were made for different mechanisms; make both with the same options")
         held = other._held if isinstance(other, Tally) else other
         if held is not None and self._held is None:
@@ -195,40 +173,54 @@ class Tally:
                 raise InputError(f"{held.sources[0][0]}: {error}") from None
         return self
 
+    @property
+    def _asked(self) -> tuple[object, ...]:
+        """What decides which sums a tally keeps."""
+        matrix = None if self.mechanism.matrix is None else self.mechanism.matrix.tolist()
+        return self.mechanism, matrix, self.truth is None, self.pairs
+
     def _tallied(self, reports: Reports, source: str) -> _Held:
         """The sums of one batch."""
         if reports.public is not None:
             raise OptionError(f"{source}: a public signal cannot be taken out shard by shard; score the files whole")
         marks = digests(reports.tasks)
-        reports = _with_truth(reports, self.truth, self.options, marks)
-        rule = resolve(self.options.rule, self.options.floor)
-        _check_rule(rule, reports, Public(len(reports.tasks)), "hybrid")
-        if not (self.options.sign is None or isinstance(self.options.sign, str) or reports.classes_given):
-            raise OptionError("a sign matrix over shards needs all classes beforehand; name them with --classes")
-        early = sums.Early(rule, *_sign(rule, self.options.sign, len(reports.classes)), self.pairs, self.options.engine)
-        by_truth, by_peers = _parted(reports, self.options.against, rule.truth_only)
-        held = _Held(
-            frame=_frame(reports),
+        reports = _with_truth(reports, self.truth, self._asks_truth, marks)
+        if self.mechanism.matrix is not None and not reports.classes_given:
+            raise OptionError("a sign matrix over shards needs all classes beforehand; name them with classes=")
+        plan = self._planned(replace(reports.shape, agents=2, tasks=2, known=int(self._by_truth(reports))))
+        sides = self._sides_of(reports, plan)
+        if not self.pairs and sides[1] is not None and (sides[1].reports.labels < 0).any():
+            raise Abstained("somebody left out a task: tally with pairs=True")
+        counted = [
+            None if side is None or not side.reports.tasks or not reports.agents
+            else statistic(side, plan, pairs=self.pairs)
+            for side in sides
+        ]  # fmt: skip
+        nobody = np.zeros(len(reports.agents), dtype=np.int64)
+        return _Held(
+            frame=_frame_of(reports),
             first=reports.tasks[0] if reports.tasks else "",
             tasks=len(reports.tasks),
             known=0 if reports.truth is None else int((reports.truth >= 0).sum()),
-            by_peers=len(by_peers.tasks),
-            answered=np.stack([(each.labels >= 0).sum(1) for each in (reports, by_truth, by_peers)]),
+            by_peers=0 if sides[1] is None else len(sides[1].reports.tasks),
+            answered=np.stack(
+                [(reports.labels >= 0).sum(1), *(nobody if side is None else side.answered for side in sides)]
+            ),
             sources=[(source, marks)],
-            truth=None,
-            peers=None,
+            sums=(counted[0], counted[1]),
         )
-        if by_truth.tasks and reports.agents:
-            assert by_truth.truth is not None
-            held.truth = sums.of(by_truth, by_truth.truth[None], early)
-        if by_peers.tasks and reports.agents:
-            if not self.pairs and (by_peers.labels < 0).any():
-                raise Abstained("somebody left out a task: tally with pairs=True")
-            held.peers = sums.of(by_peers, None, early)
-        return held
 
-    def _ready(self) -> tuple[_Held, Prepared]:
-        """The mechanism, checked against all that was tallied."""
+    def _by_truth(self, reports: Reports) -> bool:
+        return (self.truth is not None or self._asks_truth) and reports.truth is not None
+
+    def _sides_of(self, reports: Reports, plan: Plan) -> tuple[Side | None, Side | None]:
+        """Where this batch belongs, before it is known what the truth covers elsewhere."""
+        by_truth = reports.truth is not None and self.mechanism.against != "peers"
+        by_peers = self.mechanism.against != "truth" and not plan.rule.truth_only
+        return sides_of(reports, Public(len(reports.tasks)), by_truth, by_peers)
+
+    def _ready(self) -> tuple[_Held, Plan]:
+        """The mechanism, planned for all that was tallied."""
         held = self._held
         if held is None:
             raise InputError("nothing was tallied; give at least one batch of reports")
@@ -237,13 +229,15 @@ class Tally:
                 f"{self.truth.source}: none of its {len(self.truth.tasks)} tasks is in the reports "
                 f"(such as {self.truth.first[0]!r} against {held.first!r}); check the task names"
             )
-        return held, _rehearsal(held, self.options, self.truth is not None)
+        shape = replace(held.frame.shape, tasks=held.tasks, known=held.known)
+        shape.check()
+        return held, self._planned(shape)
 
     def check_tasks(self, name: Callable[[str, int], str | None] | None = None) -> None:
         """Refuse a task that was tallied twice; `name` finds a source's task by its digest."""
         if self._held is None:
             return
-        for one, other, digest in self._held.twice():
+        for one, other, digest in self._held.tallied_twice():
             found = None if name is None else name(one, digest)
             if name is not None and found != name(other, digest):
                 continue  # two tasks that share a digest
@@ -253,11 +247,9 @@ class Tally:
 
     def second(self) -> Second | None:
         """What a second look at the reports must know, or None if the scores are complete without."""
-        held, ready = self._ready()
-        truth, peers = _used(held, ready)
-        looks = (None if s is None else s.second(ready.plan) for s in (truth, peers))
-        found = Second(held.frame, self.options, self.truth, *looks)
-        return None if found.truth_look is None and found.peers_look is None else found
+        held, plan = self._ready()
+        truth, peers = (None if s is None else s.look(plan) for s in _used(held, plan))
+        return None if truth is None and peers is None else Second(self, held.frame, truth, peers)
 
     def scores(self, again: Iterable[Reports] | None = None) -> Scores:
         """Everybody's scores; with the same reports once more, also their standard errors."""
@@ -269,51 +261,27 @@ class Tally:
 
     def scored(self, squares: Squares | None = None) -> Scores:
         """Everybody's scores, with what a second look added up."""
-        held, ready = self._ready()
-        found, warnings = _found(held, ready, (None, None) if squares is None else squares)
-        scores = finished(held.frame.agents, held.frame.classes, held.tasks, ready, found, warnings)
+        held, plan = self._ready()
+        agents = held.frame.agents
+        truth, peers = (
+            None if s is None else s.parts(plan, answered, square)
+            for s, answered, square in zip(_used(held, plan), held.answered[1:], squares or (None, None), strict=True)
+        )
+        found, lost = combined(plan, agents, truth, peers)
+        scores = finished(agents, held.frame.classes, held.tasks, plan, found, held.answered[0].tolist(), lost)
         if squares is None and self.second() is not None:
             return replace(scores, warnings=(*scores.warnings, NO_ERRORS))
         return scores
 
 
-def _asked(tally: Tally) -> tuple[object, ...]:
-    """What decides which sums a tally keeps."""
-    o = tally.options
-    sign = o.sign if o.sign is None or isinstance(o.sign, str) else np.asarray(o.sign).tolist()
-    return o.rule, o.against, o.over, sign, o.floor, tally.truth is None
+def _used(held: _Held, plan: Plan) -> tuple[Statistic | None, Statistic | None]:
+    """The sums that the mechanism turned out to need: beside the truth, and beside peers."""
+    return held.sums[0] if plan.by_truth else None, held.sums[1] if plan.by_peers else None
 
 
-def _rehearsed(options: Options, truth_given: bool) -> Plan:
-    """The mechanism checked as far as can be before any report is read."""
-    matrix = None if options.sign is None or isinstance(options.sign, str) else np.asarray(options.sign)
-    classes = 2 if matrix is None or not matrix.ndim else len(matrix)
-    rows = np.full((2, 0, classes), 1.0)
-    frame = Reports(np.zeros((2, 0), dtype=np.int8), ("0", "1"), (), tuple(map(str, range(classes))), rows)
-    known = int(truth_given or options.against in ("truth", "hybrid"))
-    held = _Held(frame, "", 2, known, 2, np.zeros((3, 2), dtype=np.int64), [], None, None)
-    return _rehearsal(held, options, truth_given).plan
-
-
-def _rehearsal(held: _Held, options: Options, truth_given: bool) -> Prepared:
-    """The mechanism for these agents and classes, on two tasks that stand for all."""
-    tasks, known = min(held.tasks, 2), 2 if held.known == held.tasks else min(held.known, 1)
-    truth = np.array([0] * known + [-1] * 2, dtype=np.int8)[:tasks]
-    rows = held.frame.probabilities
-    stand_in = replace(
-        held.frame,
-        labels=np.zeros((len(held.frame.agents), tasks), dtype=np.int8),
-        tasks=tuple(map(str, range(tasks))),
-        probabilities=None if rows is None else np.zeros((len(rows), tasks, rows.shape[2])),
-        truth=truth if known else None,
-    )
-    return prepare(stand_in, truth if truth_given else None, None, options)
-
-
-def _with_truth(reports: Reports, truth: Truth | None, options: Options, marks: Digests | None = None) -> Reports:
+def _with_truth(reports: Reports, truth: Truth | None, asked: bool, marks: Digests | None = None) -> Reports:
     """The reports with the truth of those of their tasks that it covers."""
     if truth is None:
-        asked = options.against in ("truth", "hybrid")
         return reports if asked else replace(reports, truth=None)  # labels that came along unasked are not looked at
     if reports.classes_given:
         for label in truth.classes:
@@ -328,62 +296,35 @@ def _with_truth(reports: Reports, truth: Truth | None, options: Options, marks: 
     return replace(reports, truth=narrow(place[codes], len(reports.classes)))
 
 
-def _parted(reports: Reports, against: str | None, truth_only: bool) -> tuple[Reports, Reports]:
-    """The reports that truth scores, and those that peers do."""
-    every = np.ones(len(reports.tasks), dtype=bool)
-    known = ~every if reports.truth is None or against == "peers" else np.asarray(reports.truth >= 0)
-    peers = ~every if against == "truth" or truth_only else ~known
-    return tuple(reports if chosen.all() else reports.take(chosen) for chosen in (known, peers))  # type: ignore[return-value]
-
-
-def _used(held: _Held, ready: Prepared) -> tuple[sums.Sums | None, sums.Sums | None]:
-    """The sums that the mechanism turned out to need: beside the truth, and beside peers."""
-    return (
-        None if ready.against == "peers" else held.truth,
-        None if ready.against == "truth" or ready.plan.rule.truth_only else held.peers,
-    )
-
-
-def _found(held: _Held, ready: Prepared, squares: Squares) -> tuple[list[Part | None], list[str]]:
-    """What everybody scores beside the truth and beside peers, put together."""
-    agents = held.frame.agents
-    warnings = abstentions(agents, held.answered[0].tolist(), held.tasks)
-    nobody: list[Part | None] = [None] * len(agents)
-    truth, peers = (
-        nobody if s is None else s.parts(ready.plan, answered, square)
-        for s, answered, square in zip(_used(held, ready), held.answered[1:], squares, strict=True)
-    )
-    if ready.against == "hybrid" and not ready.plan.rule.truth_only:
-        warnings += _dropped(agents, truth, "labelled") + _dropped(agents, peers, "unlabelled")
-        return [_hybrid(t, p) for t, p in zip(truth, peers, strict=True)], warnings
-    return peers if ready.against == "peers" else truth, warnings
-
-
 @dataclass(frozen=True)
 class Second:
     """A second look at reports whose sums are known: the squares that standard errors are made of."""
 
+    tally: Tally
     frame: Reports
-    options: Options
-    truth: Truth | None
-    truth_look: sums.Look | None
-    peers_look: sums.Look | None
+    truth_look: Look | None
+    peers_look: Look | None
 
     def squares(self, reports: Reports) -> Squares:
         """Sums over the tasks of one batch."""
-        reports = _with_truth(_aligned(reports, self.frame), self.truth, self.options)
-        rule = resolve(self.options.rule, self.options.floor)
-        by_truth, by_peers = _parted(reports, self.options.against, rule.truth_only)
-        truth = None if by_truth.truth is None else by_truth.truth[None]
-        return (
-            self.truth_look.squares(by_truth, truth) if self.truth_look is not None and by_truth.tasks else None,
-            self.peers_look.squares(by_peers, None) if self.peers_look is not None and by_peers.tasks else None,
+        tally = self.tally
+        reports = _with_truth(_aligned(reports, self.frame), tally.truth, tally._asks_truth)
+        plan = tally._planned(replace(reports.shape, agents=2, tasks=2, known=int(tally._by_truth(reports))))
+        truth, peers = (
+            None if look is None or side is None or not side.reports.tasks else look.squares(side)
+            for look, side in zip((self.truth_look, self.peers_look), tally._sides_of(reports, plan), strict=True)
         )
+        return truth, peers
+
+    def __getstate__(self) -> dict[str, object]:
+        """What is sent to whoever looks: not the sums themselves."""
+        tally = Tally(self.tally.mechanism, self.tally.truth, pairs=self.tally.pairs, engine=self.tally.engine)
+        return {**vars(self), "tally": tally}
 
 
 def _aligned(reports: Reports, frame: Reports) -> Reports:
     """The same reports with the agents and classes of a frame, which has all of theirs."""
-    if _same(reports, frame):
+    if _alike(reports, frame):
         return reports
     moved = frame + replace(reports, truth=None, public=None)
     if reports.truth is None:
@@ -407,9 +348,10 @@ def added(squares: Iterable[Squares]) -> Squares:
 
 def score_shards(
     shards: Sequence[Shard],
-    options: Options | None = None,
+    mechanism: Mechanism | None = None,
     truth: Truth | Mapping[str, str] | None = None,
     *,
+    engine: Engine | None = None,
     executor: Executor | None = None,
     progress: Callable[[int, int], object] | None = None,
 ) -> Scores:
@@ -431,12 +373,13 @@ def score_shards(
     if not shards:
         raise InputError("no shards to score; name at least one file")
     told = progress or (lambda done, total: None)
-    before = _stamps(shards)
-    first = Tally(options, truth)
+    before = _stamps_of(shards)
+    first = Tally(mechanism, truth, engine=engine)
     try:
-        tally = _tallied(first, shards, executor, told)
+        tally = _tallied_shards(first, shards, executor, told)
     except Abstained:
-        tally = _tallied(Tally(first.options, first.truth, pairs=True), shards, executor, told)
+        again = Tally(mechanism, first.truth, pairs=True, engine=engine)
+        tally = _tallied_shards(again, shards, executor, told)
     by_name = {shard.name: shard for shard in shards}
     tally.check_tasks(lambda source, digest: task_of(by_name[source], digest))
     second = tally.second()
@@ -444,16 +387,16 @@ def score_shards(
         told(2 * len(shards), 2 * len(shards))
         return tally.scored()
     total: Squares = None, None
-    for done, found in enumerate(_each(partial(_looked, second), shards, executor), start=1):
+    for done, found in enumerate(each_of(partial(_squares_of, second), shards, executor, also=Abstained), start=1):
         total = added([total, found])
         told(len(shards) + done, 2 * len(shards))
-    for path, stamp in _stamps(shards).items():
+    for path, stamp in _stamps_of(shards).items():
         if stamp != before.get(path):
             raise InputError(f"{path}: it changed between two looks at it; let nobody write to it and start again")
     return tally.scored(total)
 
 
-def _stamps(shards: Sequence[Shard]) -> dict[str, object]:
+def _stamps_of(shards: Sequence[Shard]) -> dict[str, object]:
     """By which a file that changes is noticed; a file that only others can see is theirs to mind."""
     found: dict[str, object] = {}
     for path in {shard.path for shard in shards}:
@@ -462,38 +405,33 @@ def _stamps(shards: Sequence[Shard]) -> dict[str, object]:
     return found
 
 
-def _tallied(
+def _tallied_shards(
     tally: Tally, shards: Sequence[Shard], executor: Executor | None, told: Callable[[int, int], object]
 ) -> Tally:
-    tally.options = replace(tally.options, engine=_engine(tally, shards, executor))
-    work = partial(_tally_of, tally.options, tally.truth, tally.pairs)
+    tally.engine = _engine_for(tally, shards, executor)
+    work = partial(_held_of, tally.mechanism, tally.truth, tally.pairs, tally.engine)
     told(0, 2 * len(shards))
-    for done, found in enumerate(_each(work, shards, executor), start=1):
+    for done, found in enumerate(each_of(work, shards, executor, also=Abstained), start=1):
         tally.merge(found)
         told(done, 2 * len(shards))
     return tally
 
 
-def _engine(tally: Tally, shards: Sequence[Shard], executor: Executor | None) -> Engine:
+def _engine_for(tally: Tally, shards: Sequence[Shard], executor: Executor | None) -> Engine:
     """One thread where an executor has several; numba where NumPy would take long, for a block never seems long.
 
     How many read the shards must not matter: numba and NumPy agree on errors to rounding only.
     """
-    engine = tally.options.engine
+    engine = tally.engine
     cost = (agents * tasks * (agents * 2.5e-9 if tally.pairs else 6e-8) for agents, tasks in (s.size for s in shards))
     if engine.backend == "auto" and sum(cost) > _WORTH_COMPILING and find_spec("numba") is not None:
         engine = replace(engine, backend="numba")
     return engine if executor is None else replace(engine, threads=1)
 
 
-def _workers(executor: Executor) -> int:
-    """How many shards it reads at a time, where it says so."""
-    return int(getattr(executor, "_max_workers", 4))
-
-
-def _tally_of(options: Options, truth: Truth | None, pairs: bool, shard: Shard) -> _Held:
+def _held_of(mechanism: Mechanism, truth: Truth | None, pairs: bool, engine: Engine, shard: Shard) -> _Held:
     """A shard's sums."""
-    tally = Tally(options, truth, pairs=pairs)
+    tally = Tally(mechanism, truth, pairs=pairs, engine=engine)
     for block in read(shard):
         tally.update(block, shard.name)
     assert tally._held is not None
@@ -502,115 +440,6 @@ def _tally_of(options: Options, truth: Truth | None, pairs: bool, shard: Shard) 
     return held
 
 
-def _looked(second: Second, shard: Shard) -> Squares:
+def _squares_of(second: Second, shard: Shard) -> Squares:
     """A shard's squares."""
     return added(second.squares(block) for block in read(shard))
-
-
-@dataclass
-class _Asked:
-    """Shards that were asked for, and how often."""
-
-    shards: Sequence[Shard]
-    future: Future[Any]
-    times: int = 1
-
-
-@dataclass(frozen=True)
-class _Refusal:
-    """A refusal on its way home; not every exception survives being sent."""
-
-    kind: type[VeraxError]
-    sentence: str
-
-
-def _each(work: Callable[[Shard], Any], shards: Sequence[Shard], executor: Executor | None) -> Iterator[Any]:
-    """What the work finds in every shard, in their order."""
-    if executor is None:
-        yield from map(work, shards)
-        return
-    packed = pickle.dumps(work)
-    size = -(-len(shards) // max(1, min(len(shards), _SHIPPED // len(packed))))
-    waiting: deque[_Asked] = deque()
-    todo = iter([shards[i : i + size] for i in range(0, len(shards), size)])
-    ahead = 2 * _workers(executor)
-    try:
-        while True:
-            while len(waiting) < ahead and (more := next(todo, None)) is not None:
-                waiting.append(_Asked(more, _submit(executor, packed, more)))
-            if not waiting:
-                return
-            try:
-                found = waiting[0].future.result()
-            except BaseException as error:
-                if _unlike(error):
-                    raise VeraxError(
-                        f"{waiting[0].shards[0].name}: whoever was to read it cannot ({_why(error)}); "
-                        "install the same verax there, with its extras"
-                    ) from error
-                if not _lost(error):
-                    raise
-                _ask_again(waiting, executor, packed, error)
-                continue
-            waiting.popleft()
-            for each in found:
-                if isinstance(each, _Refusal):
-                    raise each.kind(each.sentence)
-                yield each
-    finally:
-        for asked in waiting:
-            asked.future.cancel()
-
-
-def _submit(executor: Executor, packed: bytes, shards: Sequence[Shard]) -> Future[Any]:
-    try:
-        return executor.submit(_do, packed, shards)
-    except (BrokenExecutor, RuntimeError) as error:
-        raise VeraxError(
-            f"{shards[0].name}: no worker is left to read it ({_why(error)}); nothing was scored, start again"
-        ) from None
-
-
-def _do(packed: bytes, shards: Sequence[Shard]) -> list[Any]:
-    """The work on some shards, done wherever this runs; a refusal ends it."""
-    found: list[Any] = []
-    try:
-        for shard in shards:
-            found.append(_unpacked(packed)(shard))
-    except VeraxError as error:
-        kind = next(k for k in (InputError, OptionError, Abstained, VeraxError) if isinstance(error, k))
-        found.append(_Refusal(kind, str(error)))
-    return found
-
-
-@lru_cache(maxsize=1)
-def _unpacked(packed: bytes) -> Callable[[Shard], Any]:
-    return pickle.loads(packed)  # type: ignore[no-any-return]
-
-
-def _lost(error: BaseException) -> bool:
-    """Whether it says that a worker is gone, not that its work went wrong."""
-    return isinstance(error, BrokenExecutor | CancelledError) or type(error).__module__.startswith("distributed")
-
-
-def _unlike(error: BaseException) -> bool:
-    """Whether it says that things are installed here which are not there."""
-    return isinstance(error, ImportError | pickle.PickleError) or "deserializ" in str(error)
-
-
-def _ask_again(waiting: Iterable[_Asked], executor: Executor, packed: bytes, error: BaseException) -> None:
-    """Ask once more, in order, for all that went down with a worker."""
-    for asked in waiting:
-        future = asked.future
-        if not future.done() or (not future.cancelled() and future.exception() is None):
-            continue
-        if asked.times > 1:
-            raise VeraxError(
-                f"{asked.shards[0].name}: whoever read it was lost twice ({_why(error)}); nothing was scored: "
-                "look for too little memory, or a shard that ends its reader, and start again"
-            )
-        asked.future, asked.times = _submit(executor, packed, asked.shards), asked.times + 1
-
-
-def _why(error: BaseException) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]

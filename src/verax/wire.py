@@ -69,6 +69,9 @@ class Document:
         head = {} if self.format is None else {"format": self.format}
         return {**head, **plain(self)}
 
+    def check(self) -> None:
+        """Refuse what is of the right types and cannot be; asked of whatever is read."""
+
     @classmethod
     def from_json(cls, document: Any) -> Self:
         """The value that a JSON form stands for, checked."""
@@ -119,6 +122,8 @@ def decoded(kind: type[T], document: Any, what: str = "the document") -> T:
     strange = _difference(document, again)
     if strange is not None:
         raise InputError(f"{what} has something unknown at `${strange}`; make it again")
+    if isinstance(found, Document):
+        found.check()
     return found
 
 

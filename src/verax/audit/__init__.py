@@ -23,46 +23,48 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from verax.audit.certificate import VERDICTS, Certificate, quantile
+from verax.audit.certificate import VERDICTS, Certificate, Certificates, quantile
 from verax.audit.confidence import overconfident
 from verax.audit.copies import copies
 from verax.audit.evidence import accuracy, enough, error_rates, informative
 from verax.audit.replies import Deltas, categorical, flipping_fraction, gamma_star, robust, truthful
+from verax.audit.search import searched
 from verax.audit.worth import worth
 from verax.errors import InputError, OptionError
-from verax.kernels import Floats
-from verax.mechanisms import Options, Prepared, Scores, prepare, score, scored
-from verax.reports import Reports
+from verax.kernels import Floats, engine
+from verax.plan import Mechanism
+from verax.rules import DEFAULT
+from verax.score import Prepared, Scores, prepare, score, scored
 
-FORMAT = "verax.audit/1"
 CODES = ("TRUTHFUL", "CATEGORICAL", "INFORMATIVE", "ACCURACY", "ROBUST", "OVERCONFIDENT", "COPIES", "ENOUGH")
 
 __all__ = [
     "CODES",
-    "FORMAT",
     "VERDICTS",
     "Certificate",
+    "Certificates",
     "audit",
     "examine",
     "flipping_fraction",
-    "from_json",
     "gamma_star",
     "lying",
     "mean_delta",
-    "to_json",
 ]
 
 
 def audit(
-    reports: Reports,
+    reports: Any,
     truth: npt.ArrayLike | Mapping[str, str] | None = None,
     public: npt.ArrayLike | None = None,
     *,
     confidence: float = 0.95,
     colluders: float = 0.3,
     wanted: float = 0.01,
-    **options: Any,
-) -> list[Certificate]:
+    backend: str = "auto",
+    threads: int | None = None,
+    max_bytes: int | None = None,
+    **mechanism: Any,
+) -> Certificates:
     """Certificates for every agent under the mechanism that `score` would use with the same options.
 
     `colluders`: the fraction of references that ROBUST asks about. `wanted`: the standard error that
@@ -73,38 +75,38 @@ def audit(
     >>> [c.verdict for c in found if c.code == "INFORMATIVE" and c.agent in ("svm-800", "always-7")]
     ['holds', 'fails']
     """
-    return examine(prepare(reports, truth, public, Options(**options)), confidence, colluders, wanted)[1]
+    counted = engine(backend, threads, max_bytes)
+    ready = prepare(reports, truth, public, Mechanism.of(**mechanism), counted)
+    return examine(ready, confidence, colluders, wanted)[1]
 
 
 def examine(
     ready: Prepared, confidence: float = 0.95, colluders: float = 0.3, wanted: float = 0.01
-) -> tuple[Scores, list[Certificate]]:
+) -> tuple[Scores, Certificates]:
     """Scores and certificates of prepared reports."""
     if not 0.5 <= confidence < 1:
         raise OptionError(f"the confidence is {confidence:g}; give a number from 0.5 to below 1, such as 0.95")
     if not (0 <= colluders < 1 and wanted > 0):
         raise OptionError("give a colluding fraction from 0 to below 1, and a wanted standard error above 0")
-    if ready.plan.rule.own:
-        raise OptionError("a rule of your own cannot be audited: its best deviation has no closed form; name a rule")
     scores = scored(ready)
     found: list[Certificate] = []
     influence: dict[str, Floats] = {}
     for i, s in enumerate(scores.scores):
-        found += _about(ready, i, confidence, colluders, influence)
+        found += _about_agent(ready, i, confidence, colluders, influence)
         rates = None
         if ready.reports.truth is not None and len(ready.reports.classes) == 2:
             rates = error_rates(ready.reports.labels[i], ready.reports.truth)
         found.append(informative(s, confidence, rates))
-    found.append(_accuracy(ready, scores, confidence))
+    found.append(_accuracy_of(ready, scores, confidence))
     if not ready.plan.rule.needs_rows:
         why = f"rule {ready.plan.rule.name} does not look at probabilities"
         found.append(Certificate("OVERCONFIDENT", None, "not-applicable", None, None, None, why))
     found += copies(ready.reports, confidence)
     found += enough(scores, influence, confidence, wanted)
-    return scores, sorted(found, key=lambda c: CODES.index(c.code))
+    return scores, Certificates(sorted(found, key=lambda c: CODES.index(c.code)))
 
 
-def _about(
+def _about_agent(
     ready: Prepared, i: int, confidence: float, colluders: float, influence: dict[str, Floats]
 ) -> list[Certificate]:
     """What the worth of labels says about one agent; keeps its influence for ENOUGH."""
@@ -120,25 +122,45 @@ def _about(
     found = [categorical(agent, deltas, classes, confidence)]
     if rule.needs_rows:
         found.append(overconfident(ready, i, confidence))
-    if rule.name == "pmi":
-        why = "pmi is not linear in the report: its best row is one's belief about the reference (see OVERCONFIDENT)"
-        found.append(Certificate("TRUTHFUL", agent, "not-applicable", None, None, None, why))
+    if not rule.separable:
+        found.append(_best_reply(ready, i, confidence))
     else:
-        paid = worth(ready, i)
+        paid = by_label if _as_labels(ready) else worth(ready, i)
         assert paid is not None
         found.append(truthful(agent, paid, classes, confidence))
         influence[agent] = np.zeros(len(reports.tasks))
         influence[agent][paid.tasks] = paid.influence
-    found.append(_robust(ready, i, deltas, confidence, colluders))
+    found.append(_robust_of(ready, i, deltas, confidence, colluders))
     return found
 
 
-def _robust(ready: Prepared, i: int, deltas: Deltas, confidence: float, colluders: float) -> Certificate:
+def _as_labels(ready: Prepared) -> bool:
+    """Whether what is paid for is agreement on equal labels, whose worth is known already."""
+    plan = ready.plan
+    equal = plan.matrix is not None and np.array_equal(plan.matrix, np.eye(len(plan.matrix)))
+    return plan.rule.counts_only and equal
+
+
+def _best_reply(ready: Prepared, i: int, confidence: float) -> Certificate:
+    """TRUTHFUL for a rule that is not linear in the report."""
+    agent, rule = ready.reports.agents[i], ready.plan.rule
+    found = None if rule.best_row else searched(ready, i, confidence)
+    if found is not None:
+        return found
+    why = f"{rule.name} is not linear in the report: {rule.best_row} (see OVERCONFIDENT)"
+    if rule.best_row is None:
+        why = "no reference to score against"
+    return Certificate("TRUTHFUL", agent, "not-applicable", None, None, None, why)
+
+
+def _robust_of(ready: Prepared, i: int, deltas: Deltas, confidence: float, colluders: float) -> Certificate:
     agent, plan = ready.reports.agents[i], ready.plan
     if ready.against == "truth":
         why = "references are the truth, which does not collude"
-    elif plan.rule.counts_only and plan.sign not in ("identity", "matrix"):
-        why = "a learned sign follows what the references say, colluders too: use zero-one, or give the sign"
+    elif plan.rule.learns_sign and plan.sign not in ("identity", "matrix"):
+        why = f"a learned sign follows what the references say, colluders too: use rule {DEFAULT}, or give the sign"
+    elif not plan.rule.linear and plan.rule.best_row is None:
+        why = f"what colluders turn under {plan.rule.name} has no closed form: it is not linear in the references"
     else:
         j = _binary_j(ready, i, confidence) if len(ready.reports.classes) == 2 else None
         return robust(agent, deltas, ready.reports.classes, confidence, colluders, j)
@@ -170,7 +192,7 @@ def _binary_j(ready: Prepared, i: int, confidence: float) -> float | None:
     return math.sqrt(2 * max(low, 0.0))
 
 
-def _accuracy(ready: Prepared, scores: Scores, confidence: float) -> Certificate:
+def _accuracy_of(ready: Prepared, scores: Scores, confidence: float) -> Certificate:
     reports, beyond = ready.reports, None
     if reports.truth is not None and ready.against != "truth" and (reports.truth >= 0).sum() >= 2:
         known = reports.truth >= 0
@@ -192,37 +214,14 @@ def lying(ready: Prepared, i: int, rates: Sequence[float]) -> list[float]:
     """What agent i would score if it misreported at each rate, to any other label alike: in closed form.
 
     >>> from verax.demo import bundled
-    >>> [round(x, 3) for x in lying(prepare(bundled(), None, None, Options()), 0, [0.0, 0.3])]
+    >>> [round(x, 3) for x in lying(prepare(bundled()), 0, [0.0, 0.3])]
     [0.612, 0.408]
     """
-    paid = worth(ready, i)
-    if paid is None or ready.plan.rule.name == "pmi":
+    paid = worth(ready, i) if ready.plan.rule.linear else None
+    if paid is None:
         return []
     size = paid.value.shape[1]
     top = paid.rows[np.arange(len(paid.held)), paid.held][:, None]
     worth_of_held = paid.value[np.arange(len(paid.held)), paid.held][:, None]
     swapped = float(((top - paid.rows) * (paid.value - worth_of_held)).sum())
     return [paid.score + rate / (size - 1) * swapped for rate in rates]
-
-
-def to_json(found: Sequence[Certificate]) -> dict[str, Any]:
-    """The one JSON form of an audit."""
-    return {"format": FORMAT, "certificates": [c.to_json() for c in found]}
-
-
-def from_json(document: Any) -> list[Certificate]:
-    """Certificates from their JSON form.
-
-    >>> found = [Certificate("COPIES", "a", "fails", None, (0.8, 1.0), {"a": "b"}, "a near-duplicate")]
-    >>> from_json(to_json(found)) == found
-    True
-    """
-    if not isinstance(document, dict) or document.get("format") != FORMAT:
-        raise InputError(f"not a document of format {FORMAT}; make one with: verax audit REPORTS --json")
-    try:
-        return [
-            Certificate(**{**c, "interval": None if c["interval"] is None else (c["interval"][0], c["interval"][1])})
-            for c in document["certificates"]
-        ]
-    except (KeyError, TypeError, IndexError) as error:
-        raise InputError(f"a {FORMAT} document lacks or misnames a field ({error}); make it again") from None

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Any
+
+from verax import wire
+from verax.errors import InputError
 
 VERDICTS = ("holds", "fails", "undecided", "not-applicable")
 Interval = tuple[float, float]
 
 
 @dataclass(frozen=True)
-class Certificate:
+class Certificate(wire.Document):
     """One verdict about one agent, or about all of them (`agent` None).
 
     >>> Certificate("TRUTHFUL", "ann", "fails", 0.02, (0.01, 0.03), {"cat": "dog"}, "dog for cat gains").verdict
@@ -27,9 +30,47 @@ class Certificate:
     deviation: dict[str, str] | None
     why: str
 
+    def __post_init__(self) -> None:
+        if self.verdict not in VERDICTS:
+            raise InputError(f"a verdict is {self.verdict!r}; give one of {', '.join(VERDICTS)}")
+
+
+@dataclass(frozen=True)
+class Audit(wire.Document, format=wire.AUDIT):
+    """An audit as a document.
+
+    >>> Audit((Certificate("COPIES", "a", "holds", None, None, None, "no twin"),)).to_json()["format"]
+    'verax.audit/1'
+    """
+
+    certificates: tuple[Certificate, ...]
+
+
+class Certificates(list[Certificate]):
+    """Certificates of one audit: a list that goes out as a document, a data frame, or a table in a notebook."""
+
     def to_json(self) -> dict[str, Any]:
         """The one JSON form."""
-        return asdict(self) | {"interval": None if self.interval is None else list(self.interval)}
+        return Audit(tuple(self)).to_json()
+
+    @classmethod
+    def from_json(cls, document: Any) -> Certificates:
+        """Certificates from their JSON form.
+
+        >>> found = Certificates([Certificate("COPIES", "a", "fails", None, (0.8, 1.0), {"a": "b"}, "a copy")])
+        >>> Certificates.from_json(found.to_json()) == found
+        True
+        """
+        return cls(Audit.from_json(document).certificates)
+
+    def to_frame(self) -> Any:
+        """A row a certificate, of whatever frame library is installed."""
+        from verax.frames import to_frame
+
+        names = ("code", "agent", "verdict", "gain", "why")
+        columns: dict[str, list[Any]] = {name: [getattr(c, name) for c in self] for name in names}
+        low, high = ([None if c.interval is None else c.interval[side] for c in self] for side in (0, 1))
+        return to_frame({**columns, "low": low, "high": high})
 
 
 def quantile(confidence: float, comparisons: int = 1) -> float:

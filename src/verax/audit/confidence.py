@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
 from verax.audit.certificate import Certificate, quantile, tasks_needed
-from verax.audit.worth import Worth, scored_rows, worth
+from verax.audit.worth import Worth, worth
 from verax.kernels import Floats
-from verax.mechanisms import Prepared
+from verax.mechanisms.pairwise import beside
+from verax.pairs import jackknifed
+from verax.rules import FLOOR
+from verax.score import Prepared
+from verax.statistic import Part, combined, groups
 
 TEMPERATURES = 2.0 ** (np.arange(-20, 13) / 4)  # 1/32 to 8, in steps of a quarter of an octave
 _HONEST = 20
@@ -31,15 +37,17 @@ def overconfident(ready: Prepared, i: int, confidence: float) -> Certificate:
     """OVERCONFIDENT holds when the rule's best temperature is the plain log score's. (Theorems 8 and 9)"""
     agent, rule = ready.reports.agents[i], ready.plan.rule
     assert ready.reports.probabilities is not None
-    paid, plain = worth(ready, i), worth(ready, i, centred=False)
-    if paid is None or plain is None:
+    plain = worth(ready, i, centred=False)
+    if plain is None:
         return Certificate("OVERCONFIDENT", agent, "not-applicable", None, None, None, "no reference to score against")
-    rows = ready.reports.probabilities[i][paid.tasks]
-    values, psi = zip(*(_paid(ready, i, paid, plain, tempered(rows, t)) for t in TEMPERATURES), strict=True)
-    log = [float((np.log(np.maximum(tempered(rows, t), _floor(ready))) * plain.value).sum()) for t in TEMPERATURES]
+    rows = ready.reports.probabilities[i][plain.tasks]
+    closed = rule.linear or rule.mixture is not None
+    paid = _Closed(ready, i, plain, rows) if closed else _Scored(ready, i)
+    values = [paid.value(t) for t in TEMPERATURES]
+    log = [float((np.log(np.maximum(tempered(rows, t), _floor_of(ready))) * plain.value).sum()) for t in TEMPERATURES]
     best, honest = int(np.argmax(values)), int(np.argmax(log))
     gain = values[best] - values[_HONEST]
-    error = math.sqrt(((psi[best] - psi[_HONEST]) ** 2).sum())
+    error = paid.doubt(TEMPERATURES[best], TEMPERATURES[_HONEST])
     z = quantile(confidence)
     interval = (gain - z * error, gain + z * error)
     edge = " (the edge of the grid)" if best in (0, len(TEMPERATURES) - 1) else ""
@@ -50,7 +58,7 @@ def overconfident(ready: Prepared, i: int, confidence: float) -> Certificate:
     if abs(best - honest) <= 1:
         return Certificate("OVERCONFIDENT", agent, "holds", gain, interval, None, f"{seen}: the same within a step")
     lead = values[best] - values[honest]
-    doubt = math.sqrt(((psi[best] - psi[honest]) ** 2).sum())
+    doubt = paid.doubt(TEMPERATURES[best], TEMPERATURES[honest])
     if lead > z * doubt:
         deviation = {f"temperature {TEMPERATURES[honest]:.3g}": f"temperature {TEMPERATURES[best]:.3g}"}
         why = f"{seen}: {'sharper' if best < honest else 'flatter'} rows than one's belief earn {lead:.4f} more"
@@ -60,26 +68,72 @@ def overconfident(ready: Prepared, i: int, confidence: float) -> Certificate:
     return Certificate("OVERCONFIDENT", agent, "undecided", gain, interval, None, why)
 
 
-def _floor(ready: Prepared) -> float:
-    return ready.plan.rule.floor or 1e-6
+def _floor_of(ready: Prepared) -> float:
+    return ready.plan.rule.floor or FLOOR
 
 
-def _paid(ready: Prepared, i: int, paid: Worth, plain: Worth, rows: Floats) -> tuple[float, Floats]:
-    """What the rule pays for these rows, and what each task adds to it."""
-    if ready.plan.rule.name == "pmi":
-        return _pmi(ready, plain, np.maximum(rows, _floor(ready)))
-    whole = np.full((len(ready.reports.tasks), rows.shape[1]), np.nan)
-    whole[paid.tasks] = rows
-    scored = scored_rows(ready, i, probabilities=whole)[paid.tasks]
-    psi = (paid.centred(scored) * paid.value).sum(1)
-    return float((scored * paid.value).sum()), paid.deviations(psi)
+@dataclass(frozen=True, eq=False)
+class _Closed:
+    """What one agent's tempered rows are paid, from what each entry is worth."""
+
+    ready: Prepared
+    i: int
+    plain: Worth
+    rows: Floats
+
+    def value(self, temperature: float) -> float:
+        """What the rule pays for the rows at a temperature."""
+        return self._paid_for(temperature)[0]
+
+    def doubt(self, one: float, other: float) -> float:
+        """The error of the difference between two temperatures."""
+        return math.sqrt(((self._paid_for(one)[1] - self._paid_for(other)[1]) ** 2).sum())
+
+    @cached_property
+    def _paid(self) -> Worth:
+        found = worth(self.ready, self.i)
+        assert found is not None
+        return found
+
+    def _paid_for(self, temperature: float) -> tuple[float, Floats]:
+        """The payment, and what each task adds to it."""
+        rows, rule, tasks = tempered(self.rows, temperature), self.ready.plan.rule, len(self.ready.reports.tasks)
+        if rule.mixture is not None:
+            signal = self.ready.signal.take(np.isin(np.arange(tasks), self.plain.tasks))
+            return rule.mixture(rows, self.plain.value, signal, _floor_of(self.ready))
+        scored, paid = rule.scored(rows), self._paid
+        psi = (paid.centred(scored) * paid.value).sum(1)
+        return float((scored * paid.value).sum()), paid.deviations(psi)
 
 
-def _pmi(ready: Prepared, plain: Worth, p: Floats) -> tuple[float, Floats]:
-    """pmi from the references' mean one-hot matrix: the rows' logs against those of their mean."""
-    signal = ready.signal.take(np.isin(np.arange(len(ready.reports.tasks)), plain.tasks))
-    mean = p - signal.residual(p)
-    gained = (plain.value * (np.log(p) - np.log(mean))).sum(1)
-    share = plain.value - signal.residual(plain.value)
-    psi = gained - (share * (p / mean - 1.0)).sum(1)
-    return float(gained.sum()), np.asarray(psi - psi.mean())
+@dataclass(frozen=True, eq=False)
+class _Scored:
+    """The same for a rule without a closed form, by scoring the tempered rows; errors by leaving tasks out."""
+
+    ready: Prepared
+    i: int
+
+    def value(self, temperature: float) -> float:
+        """What the rule pays for the rows at a temperature."""
+        return _score_of_rows(self.ready, self.i, temperature)
+
+    def doubt(self, one: float, other: float) -> float:
+        """The error of the difference between two temperatures."""
+        return jackknifed([a - b for a, b in zip(self._left_out(one), self._left_out(other), strict=True)])
+
+    def _left_out(self, temperature: float) -> list[float]:
+        group = groups(self.ready.reports.tasks)
+        kept = (self.ready.only(group != g) for g in np.unique(group))
+        return [_score_of_rows(ready, self.i, temperature) for ready in kept]
+
+
+def _score_of_rows(ready: Prepared, i: int, temperature: float) -> float:
+    parts: list[Part | None] = []
+    for side in ready.sides:
+        if side is None or side.reports.probabilities is None or len(side.reports.tasks) < 2:
+            parts.append(None)
+        else:
+            rows = tempered(side.reports.probabilities[i], temperature)
+            parts.append(beside(side, ready.plan, i, rows, errors=False))
+    found = combined(ready.plan, ["it"], [parts[0]], [parts[1]])[0][0]
+    return math.nan if found is None else found.score

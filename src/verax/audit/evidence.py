@@ -9,7 +9,7 @@ import numpy as np
 
 from verax.audit.certificate import Certificate, Interval, quantile, tasks_needed
 from verax.kernels import Floats, Labels
-from verax.mechanisms import Score, Scores
+from verax.score import Score, Scores
 
 
 def informative(s: Score, confidence: float, rates: tuple[float, float] | None) -> Certificate:

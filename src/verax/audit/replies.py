@@ -204,7 +204,7 @@ def robust(
 
 def _fraction_interval(d: Deltas, z: float) -> Interval:
     """The flipping fraction with every entry of delta at its worst, and at its best."""
-    low, high = (flipping_fraction(_moved(d, side * z), "permuting").fraction for side in (-1.0, 1.0))
+    low, high = (flipping_fraction(_shifted_by(d, side * z), "permuting").fraction for side in (-1.0, 1.0))
     return max(0.0, low), min(1.0, high)
 
 
@@ -282,6 +282,6 @@ def _largest(matrix: Floats) -> tuple[int, int]:
     return int(k), int(r)
 
 
-def _moved(d: Deltas, errors: float) -> Floats:
+def _shifted_by(d: Deltas, errors: float) -> Floats:
     """delta with its diagonal moved by so many errors up, and all else down."""
     return np.asarray(d.delta + errors * np.where(np.eye(len(d.delta), dtype=bool), d.stderr, -d.stderr))

@@ -13,10 +13,13 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from verax.joint import Joint, Public
-from verax.kernels import Floats, Ints, Labels
-from verax.mechanisms import Prepared
-from verax.pairs import halves, median_peers, one_peer
+from verax import kernels
+from verax.joint import Joint, signs
+from verax.kernels import Floats, Ints, Labels, per_task
+from verax.mechanisms.pairwise import pairs_with, references_of
+from verax.public import Public
+from verax.score import Prepared
+from verax.statistic import Side, halves
 
 Mask = npt.NDArray[np.bool_]
 
@@ -72,12 +75,12 @@ def worth(ready: Prepared, i: int, *, labels: bool = False, centred: bool = True
     that W is the references' mean one-hot matrix over N.
     """
     reports, rule = ready.reports, ready.plan.rule
-    centred = centred and (labels or not rule.truth_only)
+    centred = centred and (labels or rule.penalised)
     answered = reports.labels[i] >= 0
     half = None if labels or ready.plan.matrix is not None or not rule.counts_only else halves(reports.tasks)
     value, entered = np.zeros((len(reports.tasks), len(reports.classes))), np.zeros(len(reports.tasks), dtype=bool)
     parts = []
-    for block in _blocks(ready, i):
+    for block in _blocks_of(ready, i):
         for mask in [block.mask] if half is None else [block.mask & (half == h) for h in (0, 1)]:
             _add_block(value, ready, i, block, mask, half, plain=not centred, labels=labels)
             if mask.any():
@@ -88,45 +91,41 @@ def worth(ready: Prepared, i: int, *, labels: bool = False, centred: bool = True
     chosen = np.nonzero(entered & answered)[0]
     kept = tuple((mask[chosen], public) for mask, public in parts) if centred else ()
     held = reports.labels[i][chosen].astype(np.int64)
-    return Worth(chosen, held, scored_rows(ready, i, labels=labels)[chosen], value[chosen], kept)
+    return Worth(chosen, held, _scored_rows(ready, i, labels=labels)[chosen], value[chosen], kept)
 
 
-def scored_rows(ready: Prepared, i: int, *, labels: bool = False, probabilities: Floats | None = None) -> Floats:
-    """Agent i's report as its rule scores it: one-hot labels, log p or 2p."""
+def _scored_rows(ready: Prepared, i: int, *, labels: bool = False) -> Floats:
+    """Agent i's report as its rule scores it: one-hot labels, or rows made of its probabilities."""
     reports, rule = ready.reports, ready.plan.rule
-    rows = reports.probabilities[i] if reports.probabilities is not None else None
-    rows = rows if probabilities is None else probabilities
-    if labels or not rule.needs_rows or rows is None:
+    if labels or not rule.needs_rows or reports.probabilities is None:
         return np.asarray(np.eye(len(reports.classes))[reports.labels[i]])
-    return 2.0 * rows if rule.floor is None else np.log(np.maximum(rows, rule.floor))
+    return rule.scored(reports.probabilities[i])
 
 
-def _blocks(ready: Prepared, i: int) -> Iterator[_Block]:
+def _blocks_of(ready: Prepared, i: int) -> Iterator[_Block]:
     """The tasks scored against truth and those scored against peers, with their shares."""
-    reports = ready.reports
+    reports, plan = ready.reports, ready.plan
     answered = reports.labels[i] >= 0
-    known = np.zeros(len(answered), dtype=bool) if reports.truth is None else reports.truth >= 0
+    known = reports.truth >= 0 if plan.by_truth and reports.truth is not None else np.zeros(len(answered), dtype=bool)
     found = []
-    if ready.against != "peers" and reports.truth is not None:
+    if plan.by_truth and reports.truth is not None:
         found.append((answered & known, reports.truth[None]))
-    if ready.against == "peers" or (ready.against == "hybrid" and not ready.plan.rule.truth_only):
-        mask = answered & ~known if ready.against == "hybrid" else answered
-        found.append((mask, _peers(ready, i, mask)))
+    if plan.by_peers:
+        mask = answered & ~known
+        found.append((mask, _peers_of(ready, i, mask)))
     found = [(mask, references) for mask, references in found if len(references) and mask.sum() >= 2]
     total = sum(mask.sum() for mask, _ in found)
     for mask, references in found:
         yield _Block(mask, references, mask.sum() / total)
 
 
-def _peers(ready: Prepared, i: int, mask: Mask) -> Labels:
-    reports, plan = ready.reports, ready.plan
-    others = np.arange(len(reports.agents)) != i
-    if plan.over == "one" and plan.seed is not None:
-        others = one_peer(reports, i, plan.seed)
-    references: Labels = reports.labels[others]
+def _peers_of(ready: Prepared, i: int, mask: Mask) -> Labels:
+    whole = Side(ready.reports, ready.signal, None)
+    references: Labels = ready.reports.labels[references_of(whole, ready.plan, i)]
     references = references[(mask & (references >= 0)).sum(1) >= 2]
-    if plan.over == "median" and len(references):
-        return median_peers(reports.take(mask), ready.signal.take(mask), plan, i, references[:, mask], references)
+    if ready.plan.over == "median" and len(references):
+        part = Side(ready.reports.take(mask), ready.signal.take(mask), None)
+        return references[np.unique(pairs_with(part, ready.plan, i, references[:, mask]).middle)]
     return references
 
 
@@ -134,33 +133,47 @@ def _add_block(
     value: Floats, ready: Prepared, i: int, block: _Block, mask: Mask, half: Ints | None, *, plain: bool, labels: bool
 ) -> None:
     """Add the block's worth to `value`; references that share their tasks are centred together."""
-    size, own = value.shape[1], ready.reports.labels[i]
-    groups: dict[bytes, tuple[Mask, Floats]] = {}
-    for reference in block.references:
-        common = block.mask & (reference >= 0)
+    for common, members in _groups_of_gaps(block):
         here = common & mask
         if here.sum() < 2:
             continue
-        s = (
-            np.eye(size)
-            if labels or not ready.plan.rule.counts_only
-            else _sign(ready, own, reference, common, half, here)
-        )
+        if labels or not ready.plan.rule.counts_only:
+            total = _said_on(members[:, here], value.shape[1])
+        elif ready.plan.matrix is not None:
+            total = _said_on(members[:, here], value.shape[1]) @ ready.plan.matrix.astype(np.float64).T
+        else:
+            learned = _signs_elsewhere(ready, ready.reports.labels[i], members, common & ~here)
+            total = sum((s.T[reference[here]] for s, reference in zip(learned, members, strict=True)), np.zeros(1))
         share = block.share / len(block.references) * here.sum() / common.sum()
-        _, total = groups.setdefault(here.tobytes(), (here, np.zeros((int(here.sum()), size))))
-        total += share * np.eye(size)[reference[here]] @ s.T
-    for here, total in groups.values():
         signal = ready.signal.take(here)
         if plain:
-            value[here] += total / here.sum()
+            value[here] += share * total / here.sum()
         else:
-            value[here] += signal.residual(total) * signal.weights[:, None]
+            value[here] += share * signal.residual(total) * signal.weights[:, None]
 
 
-def _sign(ready: Prepared, own: Labels, reference: Labels, common: Mask, half: Ints | None, here: Mask) -> Floats:
-    """S as given, or learned on the tasks of the other half: never on those it is judged on."""
-    if ready.plan.matrix is not None or half is None:
-        return np.asarray(ready.plan.matrix, dtype=np.float64)
-    other = common & ~here
-    joint = Joint.of(own[other], reference[other], len(ready.reports.classes), ready.signal.take(other))
-    return joint.sign.astype(np.float64)
+def _groups_of_gaps(block: _Block) -> Iterator[tuple[Mask, Labels]]:
+    """The references that answered the same of the block's tasks, and which those are."""
+    there = block.mask & (block.references >= 0)
+    if (there == there[0]).all():
+        yield there[0], block.references
+        return
+    _, first, group = np.unique(np.packbits(there, axis=1), axis=0, return_index=True, return_inverse=True)
+    for g, place in enumerate(first.tolist()):
+        yield there[place], block.references[group.reshape(-1) == g]
+
+
+def _said_on(labels: Labels, classes: int) -> Floats:
+    """How many references say each label of each task."""
+    return per_task.tallies(np.ascontiguousarray(labels), classes)[0].astype(np.float64)
+
+
+def _signs_elsewhere(ready: Prepared, own: Labels, members: Labels, other: Mask) -> Floats:
+    """S for each reference, learned on the tasks of the other half: never on those it is judged on."""
+    classes, signal = len(ready.reports.classes), ready.signal.take(other)
+    if signal.features is not None:
+        joints = [Joint.of(own[other], reference[other], classes, signal) for reference in members]
+        return np.stack([joint.sign for joint in joints]).astype(np.float64)
+    levels = 1 if signal.strata is None else int(signal.strata.max(initial=0)) + 1
+    counts = kernels.counts(own[None, other], members[:, other], classes, signal.strata, levels)[0]
+    return signs(counts).astype(np.float64)

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from verax.echo import Floats, Weights
 from verax.errors import InputError
-from verax.joint import Public
+from verax.public import Public
 
 Ints = npt.NDArray[np.integer]
 Rider = Callable[[Sequence[Weights], np.random.Generator], Weights]

@@ -1,0 +1,235 @@
+"""A mechanism says how agents are scored, before there are any reports: one record, which the JSON shows.
+
+Planned against the shape of some reports it becomes a Plan: every choice is made, what does not go together refused.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from verax.errors import InputError, OptionError
+from verax.kernels import Engine
+from verax.reports import Shape
+from verax.rules import DEFAULT, Rule, RuleFunction, check_matrix, names_of, resolve
+from verax.wire import Document, unwritten
+
+AGAINST = ("truth", "peers", "hybrid")
+OVER = ("mean", "median", "one")
+SIGNS = ("identity", "split", "plugin")
+
+
+@dataclass(frozen=True)
+class Mechanism(Document):
+    """How agents are scored: the names that the JSON shows, and what they stand for.
+
+    What is None is chosen by the reports: `against` by what the truth covers. `matrix` is S where the sign is "matrix",
+    `seed` draws one peer, `draws` random pairings a task are Algorithm 1 as printed.
+
+    >>> asked = Mechanism.of("ca", over="median")
+    >>> asked.plan(Shape(agents=3, tasks=40, classes=2)).mechanism
+    Mechanism(rule='ca', against='peers', over='median', sign='split', public=False, floor=None)
+    """
+
+    rule: str = DEFAULT
+    against: str | None = None
+    over: str | None = None
+    sign: str | None = None
+    public: bool = False
+    floor: float | None = None
+    matrix: Any = unwritten(None, repr=False, compare=False)
+    seed: str | None = unwritten(None, repr=False, compare=False)
+    draws: int | None = unwritten(None, repr=False, compare=False)
+
+    @classmethod
+    def of(
+        cls,
+        rule: str | Rule | RuleFunction = DEFAULT,
+        *,
+        against: str | None = None,
+        over: str | None = None,
+        sign: str | npt.ArrayLike | None = None,
+        floor: float | None = None,
+        seed: str | None = None,
+        draws: int | None = None,
+    ) -> Mechanism:
+        """The record of what was asked: a rule by name or value, a sign by name or matrix."""
+        chosen = resolve(rule, floor)
+        for name, given, kind in (("against", against, str), ("over", over, str), ("seed", seed, str)):
+            if given is not None and not isinstance(given, kind):
+                raise OptionError(f"{name} is {given!r}; give text")
+        matrix = None if sign is None or isinstance(sign, str) else np.asarray(sign)
+        return cls(
+            chosen.name, against, over, sign if matrix is None else "matrix", False, chosen.floor,  # type: ignore[arg-type]
+            matrix, seed, draws,
+        )  # fmt: skip
+
+    def plan(
+        self,
+        shape: Shape,
+        *,
+        truth_given: bool = False,
+        engine: Engine | None = None,
+        rng: np.random.Generator | None = None,
+    ) -> Plan:
+        """Every choice made for reports of this shape; `truth_given`: labels came with the wish to use them."""
+        rule = resolve(self.rule, self.floor)
+        against = self._against(shape, truth_given)
+        _check_rule(rule, shape, against)
+        over = self._over(rule, against)
+        sign, matrix = self._sign(rule, shape.classes)
+        planned = replace(
+            self,
+            against=against,
+            over=over,
+            sign=sign,
+            public=shape.public is not None,
+            floor=rule.floor,
+            matrix=matrix,
+        )
+        plan = Plan(planned, rule, matrix, rng, engine or Engine())
+        if self.draws is not None:
+            plan.check_draws(shape)
+        return plan
+
+    def _against(self, shape: Shape, truth_given: bool) -> str:
+        if truth_given and not shape.known and self.against is None:
+            raise InputError("the truth covers no task; give labels of some tasks, or leave it out")
+        if self.against is None:
+            return "peers" if not truth_given else "truth" if shape.known == shape.tasks else "hybrid"
+        if self.against not in AGAINST:
+            raise OptionError(f"against is {self.against!r}; choose one of {', '.join(AGAINST)}")
+        if self.against != "peers" and not shape.known:
+            raise OptionError(
+                f"scoring against {self.against} needs the truth of some tasks; "
+                "give it with truth=, or score against peers"
+            )
+        return self.against
+
+    def _over(self, rule: Rule, against: str) -> str | None:
+        alone = against == "truth" or rule.truth_only
+        if self.over is not None and self.over not in OVER:
+            raise OptionError(f"over is {self.over!r}; choose mean, median or one")
+        if self.over is not None and alone:
+            raise OptionError(
+                f"over={self.over!r} chooses among peers, and this scores against truth; "
+                "leave it out, or use against='peers'"
+            )
+        if (self.over == "one") != (self.seed is not None):
+            raise OptionError("one peer is drawn from a seed: give over='one' and seed= together")
+        if rule.population is not None and self.over not in (None, "mean"):
+            raise OptionError(f"rule {rule.name} looks at all peers together; leave over= out")
+        return None if alone else self.over or "mean"
+
+    def _sign(self, rule: Rule, classes: int) -> tuple[str | None, npt.NDArray[np.generic] | None]:
+        identity = np.eye(classes, dtype=np.int64)
+        if not rule.learns_sign:
+            if self.sign is not None:
+                able = names_of(lambda r: r.learns_sign)
+                raise OptionError(f"sign= goes with rule {able} only; leave it out with rule {rule.name}")
+            return ("identity", identity) if rule.counts_only else (None, None)
+        if self.sign == "matrix" and self.matrix is not None:
+            return "matrix", check_matrix(self.matrix, classes)
+        sign = self.sign or "split"
+        if sign not in SIGNS:
+            raise OptionError(f"sign is {sign!r}; choose one of {', '.join(SIGNS)}, or give a matrix")
+        return sign, identity if sign == "identity" else None
+
+    def describe(self) -> str:
+        """The mechanism in a few words.
+
+        >>> Mechanism("ca", "peers", "mean", "split").describe()
+        'ca against peers (mean), split sign'
+        """
+        over = f" ({self.over})" if self.over else ""
+        sign = f", {self.sign} sign" if self.sign else ""
+        return f"{self.rule} against {self.against}{over}{sign}{', public signal taken out' if self.public else ''}"
+
+
+def _check_rule(rule: Rule, shape: Shape, against: str) -> None:
+    if rule.needs_rows and not shape.rows:
+        raise OptionError(
+            f"rule {rule.name} needs probabilities and these reports have labels only; "
+            f"add p:<class> columns, or use rule {names_of(lambda r: r.counts_only)}"
+        )
+    if rule.truth_only and against == "peers":
+        raise OptionError(
+            f"rule {rule.name} needs the truth; give it with truth=, or use a rule that scores against peers"
+        )
+    if shape.public is not None and not rule.takes_public(shape.public):
+        what = "public features, only strata" if rule.takes_public("strata") else "a public signal"
+        raise OptionError(
+            f"rule {rule.name} cannot take out {what}; leave public= out, or use {names_of(lambda r: r.linear)}"
+        )
+    if against == "peers" and shape.agents < 2:
+        raise InputError("only one agent, and no peers to score it against; add agents, or give the truth with truth=")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A mechanism with every choice made, and how it is counted."""
+
+    mechanism: Mechanism
+    rule: Rule
+    matrix: npt.NDArray[np.generic] | None  # S, where it is not learned
+    rng: np.random.Generator | None = None
+    engine: Engine = field(default_factory=Engine)
+
+    @property
+    def against(self) -> str:
+        """Truth, peers or hybrid."""
+        return self.mechanism.against or "peers"
+
+    @property
+    def over(self) -> str | None:
+        """How peers are put together."""
+        return self.mechanism.over
+
+    @property
+    def sign(self) -> str | None:
+        """Where S comes from."""
+        return self.mechanism.sign
+
+    @property
+    def seed(self) -> str | None:
+        """What draws one peer."""
+        return self.mechanism.seed
+
+    @property
+    def draws(self) -> int | None:
+        """Random pairings a task, where the score is sampled."""
+        return self.mechanism.draws
+
+    @property
+    def by_truth(self) -> bool:
+        """Whether some tasks are scored against truth."""
+        return self.against != "peers"
+
+    @property
+    def by_peers(self) -> bool:
+        """Whether some tasks are scored against peers."""
+        return self.against != "truth" and not self.rule.truth_only
+
+    @property
+    def binary_matrix(self) -> bool:
+        """Whether S is given and holds only 0 and 1, so that scores are integers to the last division."""
+        return self.matrix is not None and bool(np.isin(self.matrix, (0, 1)).all())
+
+    @property
+    def pools_peers(self) -> bool:
+        """Whether it is a mean over peers with a fixed S, which needs no pairs."""
+        if self.over != "mean" or self.draws is not None or not self.rule.linear:
+            return False
+        return self.matrix is not None or not self.rule.counts_only
+
+    def check_draws(self, shape: Shape) -> None:
+        """Refuse what Algorithm 1 as printed does not say."""
+        able = self.rule.linear and self.sign != "split" and shape.public is None
+        if not able or self.rng is None or (self.draws or 0) < 1:
+            raise OptionError(
+                "draws runs Algorithm 1 as printed: give draws of at least 1 and rng=, "
+                f"a rule of {names_of(lambda r: r.linear)} (not a split sign), and no public signal"
+            )

@@ -1,0 +1,253 @@
+"""Reports become Scores: a mechanism is planned for them, and everybody's parts put together.
+
+Which pairs are scored, `mechanisms` decides; what a score is worth in money, `payments`.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from verax import wire
+from verax.errors import InputError
+from verax.kernels import Engine, Floats, engine
+from verax.mechanisms import pairwise as pairs
+from verax.plan import Mechanism, Plan
+from verax.public import Public
+from verax.reports import Reports, some
+from verax.rules import DEFAULT, Rule, RuleFunction
+from verax.statistic import Part, Side, combined, sides_of
+
+__all__ = ["Mechanism", "Prepared", "Score", "Scores", "finished", "pairwise", "prepare", "score", "scored"]
+
+
+@dataclass(frozen=True)
+class Score:
+    """One agent's score: a mean per task, its standard error, and what it rests on."""
+
+    agent: str
+    score: float | None
+    stderr: float | None
+    tasks: int
+    references: int
+
+
+@dataclass(frozen=True)
+class Scores(wire.Document, format=wire.SCORES):
+    """Everybody's scores under one mechanism.
+
+    >>> scores = score(Reports.of(labels=[[0, 1, 0, 1], [0, 1, 1, 1], [0, 0, 0, 0]], agents=["a", "b", "c"]))
+    >>> print(scores)
+    zero-one against peers (mean), identity sign, 4 tasks
+    agent    score  stderr  tasks  references
+    a       0.1667  0.0884      4           2
+    b       0.1667  0.0884      4           2
+    c       0.0000  0.0000      4           2
+    >>> scores["a"].references, len(scores), [s.agent for s in scores]
+    (2, 3, ['a', 'b', 'c'])
+    """
+
+    mechanism: Mechanism
+    tasks: int
+    classes: tuple[str, ...]
+    scores: tuple[Score, ...]
+    warnings: tuple[str, ...] = ()
+
+    def check(self) -> None:
+        """Refuse what no scoring can have given."""
+        if self.tasks < 1 or not self.mechanism.rule:
+            raise InputError(f"scores on {self.tasks} tasks by rule {self.mechanism.rule!r}; score the reports again")
+        if len({s.agent for s in self.scores}) < len(self.scores):
+            raise InputError("an agent has two scores in one document; score the reports again")
+        for s in self.scores:
+            if not 0 <= s.tasks <= self.tasks or s.references < 0 or (s.stderr or 0.0) < 0:
+                raise InputError(
+                    f"{s.agent!r} answered {s.tasks} of {self.tasks} tasks beside {s.references} references, "
+                    f"stderr {s.stderr}, which cannot be; score the reports again"
+                )
+
+    def __getitem__(self, agent: str) -> Score:
+        return self._by_agent[agent]
+
+    def __iter__(self) -> Iterator[Score]:
+        return iter(self.scores)
+
+    def __len__(self) -> int:
+        return len(self.scores)
+
+    @functools.cached_property
+    def _by_agent(self) -> dict[str, Score]:
+        return {s.agent: s for s in self.scores}
+
+    def ranked(self) -> list[Score]:
+        """Best first; agents without a score last."""
+        return sorted(self.scores, key=lambda s: (s.score is None, -(s.score or 0.0), s.agent))
+
+    def to_frame(self) -> Any:
+        """The scores as a data frame, a row an agent, of whatever frame library is installed."""
+        from verax.frames import to_frame
+
+        names = ("agent", "score", "stderr", "tasks", "references")
+        return to_frame({name: [getattr(s, name) for s in self.scores] for name in names})
+
+    def __str__(self) -> str:
+        width = max(5, *(len(s.agent) for s in self.scores))
+        lines = [f"{self.describe()}, {self.tasks} tasks", f"{'agent':{width}}    score  stderr  tasks  references"]
+        for s in self.ranked():
+            number, error = (" " * 5 + "-" if x is None else f"{x:6.4f}" for x in (s.score, s.stderr))
+            lines.append(f"{s.agent:{width}}  {number:>7}  {error}  {s.tasks:5}  {s.references:10}")
+        return "\n".join(lines)
+
+    def describe(self) -> str:
+        """The mechanism in a few words."""
+        return self.mechanism.describe()
+
+
+def score(
+    reports: Any,
+    truth: npt.ArrayLike | Mapping[str, str] | None = None,
+    public: npt.ArrayLike | None = None,
+    *,
+    rule: str | Rule | RuleFunction = DEFAULT,
+    against: str | None = None,
+    over: str | None = None,
+    sign: str | npt.ArrayLike | None = None,
+    floor: float | None = None,
+    seed: str | None = None,
+    draws: int | None = None,
+    rng: np.random.Generator | None = None,
+    backend: str = "auto",
+    threads: int | None = None,
+    max_bytes: int | None = None,
+) -> Scores:
+    """Score every agent, exactly: against truth where it is given, else against the other agents.
+
+    `rule` is a name, a Rule, or a function of a Joint. `against`: truth, peers, or hybrid (truth on the tasks
+    it covers, peers on the others); chosen by what the truth covers if not given. `over`: mean or
+    median over peers, or one peer drawn from `seed`. `sign`, with rule "ca" only: identity, split,
+    plugin, or a matrix. `draws` with `rng`: Algorithm 1 as the paper runs it, that many random
+    pairings a task, for comparison. `backend` (auto, numpy, numba or torch), `threads` and `max_bytes`
+    (of extra memory) say how it is counted; they never change a score.
+
+    >>> reports = Reports.of(labels=[[0, 1, 0, 1, 1], [0, 1, 1, 1, 0], [1, 1, 0, 0, 1]])
+    >>> score(reports, truth=[0, 1, 0, 1, 1])["0"].score
+    0.6
+    """
+    asked = Mechanism.of(rule, against=against, over=over, sign=sign, floor=floor, seed=seed, draws=draws)
+    return scored(prepare(reports, truth, public, asked, engine(backend, threads, max_bytes), rng))
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """Reports with a mechanism planned for them: everything `scored` and an audit need to begin."""
+
+    reports: Reports
+    signal: Public
+    plan: Plan
+
+    @property
+    def against(self) -> str:
+        """Truth, peers or hybrid."""
+        return self.plan.against
+
+    @functools.cached_property
+    def sides(self) -> tuple[Side | None, Side | None]:
+        """The tasks that truth scores, and those that peers do."""
+        return sides_of(self.reports, self.signal, self.plan.by_truth, self.plan.by_peers)
+
+    def only(self, chosen: npt.NDArray[np.bool_]) -> Prepared:
+        """The same mechanism on some of the tasks."""
+        return Prepared(self.reports.take(chosen), self.signal.take(chosen), self.plan)
+
+
+def prepare(
+    reports: Any,
+    truth: npt.ArrayLike | Mapping[str, str] | None = None,
+    public: npt.ArrayLike | None = None,
+    mechanism: Mechanism | None = None,
+    counted: Engine | None = None,
+    rng: np.random.Generator | None = None,
+) -> Prepared:
+    """Plan a mechanism for reports, before anything is computed."""
+    if not isinstance(reports, Reports):
+        raise InputError(f"reports is a {type(reports).__name__}; give Reports, such as verax.read(path)")
+    if truth is not None:
+        reports = reports.with_truth(truth)
+    if public is not None:
+        reports = replace(reports, public=np.asarray(public))
+    reports.scorable()
+    signal = Public.of(reports.public, len(reports.tasks))
+    shape = replace(reports.shape, public=signal.kind)
+    plan = (mechanism or Mechanism()).plan(shape, truth_given=truth is not None, engine=counted, rng=rng)
+    if truth is None and not plan.by_truth:
+        reports = replace(reports, truth=None)  # labels that came along unasked are not looked at
+    return Prepared(reports, signal, plan)
+
+
+def scored(ready: Prepared) -> Scores:
+    """Scores of prepared reports: one batch, all of it at hand."""
+    reports = ready.reports
+    truth, peers = (None if side is None else pairs.parts(side, ready.plan) for side in ready.sides)
+    found, lost = combined(ready.plan, reports.agents, truth, peers)
+    answered = (reports.labels >= 0).sum(1).tolist()
+    return finished(reports.agents, reports.classes, len(reports.tasks), ready.plan, found, answered, lost)
+
+
+def finished(
+    agents: Sequence[str],
+    classes: tuple[str, ...],
+    tasks: int,
+    plan: Plan,
+    found: Sequence[Part | None],
+    answered: Sequence[int],
+    notes: Sequence[str],
+) -> Scores:
+    """Everybody's parts as scores, with what there is to say about them; a part's error may be NaN, not known."""
+    lost = [agent for agent, part in zip(agents, found, strict=True) if part is None]
+    if len(lost) == len(agents):
+        raise InputError(
+            "no agent can be scored: none shares two tasks with a reference; "
+            "check that the agents answered the same tasks"
+        )
+    said = [*_abstentions(agents, answered, tasks), *notes]
+    if lost:
+        said.append(f"no score for {some(lost)}: fewer than 2 tasks shared with a reference")
+    if plan.sign == "plugin":
+        said.append("sign plugin is learned on the tasks it scores, which pays noise: study it, never pay by it")
+    if plan.draws is not None:
+        said.append(
+            f"scores are sampled with {plan.draws} pairing(s) a task, not exact: compare them, never pay by them"
+        )
+    scores = tuple(
+        Score(agent, None, None, 0, 0)
+        if part is None
+        else Score(agent, part.score, None if math.isnan(part.stderr) else part.stderr, part.tasks, part.references)
+        for agent, part in zip(agents, found, strict=True)
+    )
+    return Scores(plan.mechanism, tasks, classes, scores, tuple(said))
+
+
+def _abstentions(agents: Sequence[str], answered: Sequence[int], tasks: int) -> list[str]:
+    """Who left tasks out, in a sentence if anybody did."""
+    partly = [f"{agent} ({n})" for agent, n in zip(agents, answered, strict=True) if n < tasks]
+    more = f" and {len(partly) - 8} more" if len(partly) > 8 else ""
+    return [f"scored on the tasks they answered, out of {tasks}: {', '.join(partly[:8])}{more}"] if partly else []
+
+
+def pairwise(ready: Prepared) -> Floats:
+    """What every agent (row) scores beside every other (column): (K, K), NaN where they cannot be paired.
+
+    >>> reports = Reports.of(labels=[[0, 1, 0, 1], [0, 1, 0, 0], [0, 1, 1, 1]])
+    >>> pairwise(prepare(reports)).round(3)[0].tolist()
+    [nan, 0.333, 0.333]
+    """
+    side = Side(ready.reports, ready.signal, None)
+    matrix = pairs.every_pair(side, ready.plan)
+    np.fill_diagonal(matrix, np.nan)
+    return matrix
