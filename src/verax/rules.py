@@ -13,6 +13,7 @@ import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from itertools import count
 
 import numpy as np
 import numpy.typing as npt
@@ -308,15 +309,19 @@ def resolve(rule: str | Rule | RuleFunction, floor: float | None = None) -> Rule
 
 
 def _own_rule(rule: Rule | RuleFunction, name: str | None = None) -> Rule:
-    """A rule of somebody's own, remembered by its name."""
+    """A rule of somebody's own, remembered by its name; two of one name are told apart."""
     if isinstance(rule, Rule):
-        found = replace(rule, name=name or rule.name, own=True, says=rule.says or f"the value of the rule {rule.name}")
+        called = name or rule.name
+        made = replace(rule, name=called, own=True, says=rule.says or f"the value of the rule {called}")
     else:
         called = name or f"{getattr(rule, '__module__', '')}:{getattr(rule, '__qualname__', type(rule).__name__)}"
         low, high = getattr(rule, "bounds", (None, None))
-        found = Rule(called, rule, f"the value of the rule {called}", low=low, high=high, own=True)
-    _OWN[found.name] = found
-    return found
+        made = Rule(called, rule, f"the value of the rule {called}", low=low, high=high, own=True)
+    if name is None:
+        names = (called if n == 1 else f"{called} ({n})" for n in count(1))
+        called = next(x for x in names if x not in _OWN or _OWN[x] == replace(made, name=x, says=_OWN[x].says))
+    _OWN[called] = replace(made, name=called)
+    return _OWN[called]
 
 
 def load(name: str) -> Rule:
