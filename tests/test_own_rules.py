@@ -16,8 +16,8 @@ import pytest
 from numpy.random import default_rng
 from typer.testing import CliRunner
 
-import verax
 import oracle
+import verax
 from verax import Reports, rules
 from verax.cli import app
 from verax.joint import Joint
@@ -195,7 +195,7 @@ def test_it_pays_within_its_bounds_and_a_market_stakes_them(modules, spherical):
 
 
 def test_shards_give_what_the_whole_gives(modules, spherical):
-    reports, truth = world(8, agents=5, tasks=240)
+    reports, _ = world(8, agents=5, tasks=240)
     folder = modules / "shards"
     folder.mkdir()
     for n, chosen in enumerate(np.array_split(np.arange(240), 4)):
@@ -254,7 +254,7 @@ def test_no_file_but_rules_compares_a_rules_name():
         def __init__(self):
             self.found = []
 
-        def visit_Constant(self, node):  # noqa: N802
+        def visit_Constant(self, node):
             if node.value in rules.RULES:
                 self.found.append((node.lineno, node.value))
 

@@ -66,11 +66,12 @@ def sides_of(reports: Reports, signal: Public, by_truth: bool, by_peers: bool) -
     known = np.zeros(len(reports.tasks), dtype=bool)
     if by_truth and reports.truth is not None:
         known = np.asarray(reports.truth >= 0)
-        chosen = reports.take(known)
+        chosen = reports if known.all() else reports.take(known)
         assert chosen.truth is not None
         truth = Side(chosen, signal.take(known), chosen.truth[None])
     if by_peers:
-        peers = Side(reports.take(~known), signal.take(~known), None)
+        rest = reports.take(~known) if known.any() else reports
+        peers = Side(rest, signal.take(~known), None)
     return truth, peers
 
 

@@ -170,7 +170,7 @@ def mean_over_peers(side: Side, plan: Plan) -> list[Part | None] | None:
     if len(masks) == 1 and masks[0].all() and plan.rule.counts_only and not side.signal and tasks > 1:
         whole = Together.of(side, plan, keep=True)
         look = whole.look(plan)
-        return whole.parts(plan, side.answered, None if look is None else look.squares(side))
+        return whole.parts(plan, np.empty(0), None if look is None else look.squares(side))
     found: list[Part | None] = [None] * len(labels)
     for g, mask in enumerate(masks):
         members, answered = np.nonzero(group == g)[0], int(mask.sum())
