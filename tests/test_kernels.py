@@ -15,7 +15,7 @@ import pytest
 from oracle import Case, counted, paid, signs
 from verax import kernels
 from verax.errors import ExtraMissing, InputError, OptionError
-from verax.kernels import Engine, _numpy
+from verax.kernels import Engine, _engine, _numpy_pairs
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -154,15 +154,15 @@ def test_phi_where_most_pairs_share_one_sign(right, others, monkeypatch):
     """All pairs, none, or some have the usual sign; the others say a permutation of the labels."""
     used = []
     if "numba" in BACKENDS:
-        from verax.kernels import _numba
+        from verax.kernels import _numba_phi
 
-        usual = _numba._usual
+        usual = _numba_phi._usual_sign
 
         def seen(*given):
             used.append(usual(*given))
             return used[-1]
 
-        monkeypatch.setattr(_numba, "_usual", seen)
+        monkeypatch.setattr(_numba_phi, "_usual_sign", seen)
     for classes, tasks in ((3, 300), (10, 1500)):
         rng = np.random.default_rng(classes)
         truth, guess = rng.integers(0, classes, tasks), rng.integers(0, classes, (24, tasks))
@@ -245,9 +245,12 @@ def test_every_way_of_counting_with_numpy_gives_the_same():
         c = case(seed, 97)
         left_out = bool(c.rows.min() < 0 or c.columns.min() < 0)
         expected = counted(c, np.zeros_like(c.part), 1)
-        ways = [_numpy._Products(left_out), _numpy._Folded(left_out, 1, 1)]
+        ways = [_numpy_pairs._Products(left_out), _numpy_pairs._Folded(left_out, 1, 1)]
         if (c.classes + left_out) ** 2 < 2**8:
-            ways += [_numpy._Twofold(left_out), *(_numpy._Folded(left_out, r, k) for r in (1, 2) for k in (1, 2))]
+            ways += [
+                _numpy_pairs._Twofold(left_out),
+                *(_numpy_pairs._Folded(left_out, r, k) for r in (1, 2) for k in (1, 2)),
+            ]
         for way in ways:
             found = np.full(expected.shape, -1)
             way.count(c.rows, c.columns, None, found, Engine())
@@ -313,22 +316,30 @@ def test_a_backend_that_is_not_installed_names_its_extra(monkeypatch, backend, e
 
 
 def test_auto_takes_numba_where_it_saves_more_than_it_costs_to_load(monkeypatch):
-    monkeypatch.delitem(sys.modules, "verax.kernels._numba", raising=False)
+    monkeypatch.delitem(sys.modules, "verax.kernels._numba_pairs", raising=False)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "torch" else object())
-    small, large = np.zeros((10, 100), dtype=np.int8), np.zeros((2000, 10_000), dtype=np.int8)
-    assert kernels._quickest(Engine(), "totals", small, small, 10) == "numpy"
-    assert kernels._quickest(Engine(), "totals", large, large, 10) == "numba"
+    small, large = 10 * 10 * 100 / 2, 2000 * 2000 * 10_000 / 2
+    assert _engine.LEARNED.quickest(Engine(), small, 10) == "numpy"
+    assert _engine.LEARNED.quickest(Engine(), large, 10) == "numba"
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    assert kernels._quickest(Engine(), "totals", large, large, 10) == "numpy"
+    assert _engine.LEARNED.quickest(Engine(), large, 10) == "numpy"
+
+
+def test_auto_decides_what_is_counted_task_by_task_as_it_decides_pairs(monkeypatch):
+    monkeypatch.delitem(sys.modules, "verax.kernels._numba_tasks", raising=False)
+    for operation in (_engine.TALLIES, _engine.WEIGHED, _engine.SPREAD):
+        assert operation.quickest(Engine(), 10**5, 10) == "numpy"
+        assert operation.quickest(Engine(), 10**9, 10) == BACKENDS[-1]
+    assert _engine.INFLUENCE.quickest(Engine(), 10**9, 10) == "numpy", "numba has no form of its own"
 
 
 def test_auto_takes_a_gpu_for_what_would_take_long(monkeypatch):
-    labels = np.broadcast_to(np.zeros((), dtype=np.int8), (20_000, 10_000))
-    monkeypatch.setattr(kernels, "_device", lambda: True)
-    assert kernels._quickest(Engine(threads=1), "totals", labels, labels, 10) == "torch"
-    assert kernels._quickest(Engine(threads=1), "phi", labels, labels, 10) != "torch"
-    monkeypatch.setattr(kernels, "_device", lambda: False)
-    assert kernels._quickest(Engine(threads=1), "totals", labels, labels, 10) != "torch"
+    pairs = 20_000**2 * 10_000 / 2
+    monkeypatch.setattr(_engine, "_has_gpu", lambda: True)
+    assert _engine.LEARNED.quickest(Engine(threads=1), pairs, 10) == "torch"
+    assert _engine.PHI.quickest(Engine(threads=1), pairs, 10) != "torch"
+    monkeypatch.setattr(_engine, "_has_gpu", lambda: False)
+    assert _engine.LEARNED.quickest(Engine(threads=1), pairs, 10) != "torch"
 
 
 def test_counting_with_numpy_imports_no_numba():

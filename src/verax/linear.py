@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from verax import kernels
 from verax.joint import Public
-from verax.kernels import Engine, Floats, Ints, Labels, per_task
+from verax.kernels import Engine, Floats, Ints, Labels
 from verax.pairs import Part, Plan
 from verax.reports import Reports
 
@@ -134,9 +135,9 @@ class _Labels:
         theirs = self.labels if peers.all() else self.labels[peers]
         self.strata = []
         for at in _strata(signal):
-            said, by = per_task.tallies(theirs[:, at], len(self.matrix), self.engine)
-            held = by if peers.all() else per_task.tallies(self.labels[:, at], len(self.matrix), self.engine)[1]
-            self.strata.append(_Stratum(at, said, per_task.times(said, self.matrix.T), held, by.sum(0)))
+            said, by = kernels.tallies(theirs[:, at], len(self.matrix), self.engine)
+            held = by if peers.all() else kernels.tallies(self.labels[:, at], len(self.matrix), self.engine)[1]
+            self.strata.append(_Stratum(at, said, kernels.times(said, self.matrix.T), held, by.sum(0)))
 
     def _values(self, chosen: Ints) -> list[float]:
         """The sum over the peers of what each chosen agent scores beside them."""
@@ -153,7 +154,7 @@ class _Labels:
         rest = s.all - held if self.same else np.broadcast_to(s.all, held.shape)
         if not self.exact:
             return np.array([self._cells(s, i, a, r) for i, a, r in zip(chosen.tolist(), held, rest, strict=True)])
-        own = per_task.weighed(self._of(s, chosen), np.asarray(s.weight, dtype=np.int64), self.engine)
+        own = kernels.weighed(self._of(s, chosen), np.asarray(s.weight, dtype=np.int64), self.engine)
         if self.same:
             own = own - held @ np.diagonal(self.matrix)
         return excess(n, own, held, rest, self.matrix)
@@ -175,7 +176,7 @@ class _Labels:
         """psi = weight[n, k] + shift[k] - share . said[n], with every mean over the stratum taken out."""
         held = s.held[chosen]
         rest = s.all - held if self.same else np.broadcast_to(s.all, held.shape)
-        share, shift = per_task.centre(len(s.said), held, rest, self.matrix, self.same)
+        share, shift = kernels.centre(len(s.said), held, rest, self.matrix, self.same)
         said = s.said.astype(np.float64)
         weight = said if s.weight is s.said else s.weight.astype(np.float64)
         return self._of(s, chosen), weight, said, share, shift
@@ -188,7 +189,7 @@ class _Labels:
         total, square, parts = np.zeros(len(chosen)), np.zeros(len(chosen)), []
         for s in self.strata:
             if len(s.said) > 1:
-                part, within = per_task.spread(*self._terms(s, chosen), self.engine)
+                part, within = kernels.spread(*self._terms(s, chosen), self.engine)
                 parts.append((len(s.said), part))
                 total += part
                 square += within
@@ -202,7 +203,7 @@ class _Labels:
         psi = np.zeros((len(chosen), self.tasks))
         for s in self.strata:
             if len(s.said) > 1:
-                psi[:, s.at] = per_task.influence(*self._terms(s, chosen))
+                psi[:, s.at] = kernels.influence(*self._terms(s, chosen), self.engine)
         return self._values(chosen), psi
 
 
@@ -210,7 +211,7 @@ def excess(n: int, own: Ints, held: Ints, rest: Ints, matrix: npt.NDArray[Any]) 
     """<S, n C - a b^T> for every agent, C and b summed over its peers: integers, of any size they need."""
     if n * (n + int(rest.max(initial=0)) * len(matrix)) > _LARGEST:
         own, held, rest = own.astype(object), held.astype(object), rest.astype(object)
-    return np.asarray(n * own - np.einsum("kl,kl->k", per_task.times(held, matrix), rest))
+    return np.asarray(n * own - np.einsum("kl,kl->k", kernels.times(held, matrix), rest))
 
 
 def excess_of_cells(n: int, counts: Ints, held: Ints, rest: Ints, matrix: npt.NDArray[Any]) -> float:
@@ -237,7 +238,7 @@ class _Rows:
         self.reports = reports
         theirs = np.asarray(_all(reports.labels[peers], common))
         self.identity = np.eye(len(reports.classes))
-        said, _ = per_task.tallies(theirs, len(reports.classes), plan.engine)
+        said, _ = kernels.tallies(theirs, len(reports.classes), plan.engine)
         self.rest = signal.residual(said.astype(np.float64))
 
     def _psi(self, chosen: Ints) -> Floats:

@@ -23,7 +23,7 @@ import numpy.typing as npt
 from verax import kernels, linear, pairs
 from verax.errors import InputError
 from verax.joint import Joint
-from verax.kernels import Engine, Floats, Ints, Labels, per_task
+from verax.kernels import Engine, Floats, Ints, Labels
 from verax.pairs import Part, Plan
 from verax.reports import Reports
 from verax.rules import Rule
@@ -251,10 +251,10 @@ class Together(Sums):
     def of(cls, labels: Labels, plan: Early) -> Together:
         matrix = plan.matrix
         assert matrix is not None
-        said, held = per_task.tallies(labels, len(matrix), plan.engine)
+        said, held = kernels.tallies(labels, len(matrix), plan.engine)
         if np.isin(matrix, (0, 1)).all():
-            weight = per_task.times(said, matrix.T.astype(np.int64))
-            return cls(labels.shape[1], held, per_task.weighed(labels, weight, plan.engine), None)
+            weight = kernels.times(said, matrix.T.astype(np.int64))
+            return cls(labels.shape[1], held, kernels.weighed(labels, weight, plan.engine), None)
         cells = np.stack([_cells(row, said, len(matrix)) for row in labels])
         return cls(labels.shape[1], held, np.zeros(len(labels), dtype=np.int64), cells)
 
@@ -290,7 +290,7 @@ class Together(Sums):
     def second(self, plan: Plan) -> Look | None:
         if self.tasks < 2 or plan.matrix is None:
             return None
-        share, shift = per_task.centre(self.tasks, self.held, self._rest(), plan.matrix, same=True)
+        share, shift = kernels.centre(self.tasks, self.held, self._rest(), plan.matrix, same=True)
         mean = (self._excess(plan) / self.tasks).astype(np.float64) / self.tasks
         return Spread(share, shift, mean, plan.matrix, plan.engine)
 
@@ -312,9 +312,9 @@ class Spread(Look):
 
     def squares(self, reports: Reports, references: Labels | None) -> Floats:
         labels, matrix = reports.labels, self.matrix.astype(np.float64)
-        said = per_task.tallies(labels, len(matrix), self.engine)[0].astype(np.float64)
-        weight = per_task.times(said, matrix.T)
-        total, square = per_task.spread(labels, weight, said, self.share, self.shift, self.engine)
+        said = kernels.tallies(labels, len(matrix), self.engine)[0].astype(np.float64)
+        weight = kernels.times(said, matrix.T)
+        total, square = kernels.spread(labels, weight, said, self.share, self.shift, self.engine)
         n = labels.shape[1]
         return np.asarray(square + n * (total / n - self.mean) ** 2)
 
@@ -349,7 +349,7 @@ class Moments(Sums):
     def _of_pooled(cls, reports: Reports, plan: Early) -> Moments:
         """Beside all peers together, who answered every task: g counts how many say each label."""
         agents, tasks, classes = *reports.labels.shape, len(reports.classes)
-        said, held = per_task.tallies(reports.labels, classes, plan.engine)
+        said, held = kernels.tallies(reports.labels, classes, plan.engine)
         both, x = np.empty((agents, 1)), np.empty((agents, 1, classes))
         for i, labels in enumerate(reports.labels):
             row = _rows(reports, i, plan.rule)
@@ -437,7 +437,7 @@ class Deviations(Look):
     def squares(self, reports: Reports, references: Labels | None) -> Floats:
         columns = reports.labels if references is None else references
         if self.pooled:
-            said = per_task.tallies(reports.labels, len(reports.classes), self.engine)[0].astype(np.float64)
+            said = kernels.tallies(reports.labels, len(reports.classes), self.engine)[0].astype(np.float64)
             return np.array([self._pooled(reports, i, said) for i in range(len(reports.agents))])[:, None]
         return np.stack([self._beside(reports, i, columns) for i in range(len(reports.agents))])
 

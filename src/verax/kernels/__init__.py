@@ -14,25 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from verax.errors import InputError, OptionError
-from verax.kernels._engine import (
-    BACKENDS,
-    COUNTS,
-    GIVEN,
-    INFLUENCE,
-    LEARNED,
-    PHI,
-    SPREAD,
-    SUMS,
-    TALLIES,
-    WEIGHED,
-    Engine,
-    Floats,
-    Ints,
-    Labels,
-    Sign,
-    cores,
-    engine,
-)
+from verax.kernels import _engine
+from verax.kernels._engine import BACKENDS, Engine, Floats, Ints, Labels, Sign, cores, engine
 
 __all__ = (
     "BACKENDS", "Engine", "Floats", "Ints", "Labels", "Sign", "centre", "cores", "counts", "engine", "influence", "phi",
@@ -56,7 +39,7 @@ def counts(
     """
     classes, parts = int(classes), int(parts)
     _check_labels(rows, columns, classes, part, parts)
-    found: Ints = COUNTS.run(engine, _pairs(rows, columns), classes, rows, columns, classes, part, parts)
+    found: Ints = _engine.COUNTS.run(engine, _pairs(rows, columns), classes, rows, columns, classes, part, parts)
     return found
 
 
@@ -76,10 +59,8 @@ def totals(
     classes = int(classes)
     _check_labels(rows, columns, classes, half, 1 if half is None else 2)
     sign = _checked_sign(sign, half, classes)
-    operation = LEARNED if isinstance(sign, str) else GIVEN
-    found: tuple[Ints, Ints] = operation.run(
-        engine, _pairs(rows, columns), classes, rows, columns, classes, sign, half
-    )
+    operation = _engine.LEARNED if isinstance(sign, str) else _engine.GIVEN
+    found: tuple[Ints, Ints] = operation.run(engine, _pairs(rows, columns), classes, rows, columns, classes, sign, half)
     return found
 
 
@@ -106,7 +87,7 @@ def phi(
     classes = int(classes)
     _check_labels(rows, columns, classes, half, 1 if half is None else 2)
     sign, pairs = _checked_sign(sign, half, classes), len(columns) * rows.size
-    found: tuple[Ints, Ints, Floats] = PHI.run(engine, pairs, classes, rows, columns, classes, sign, half, skip)
+    found: tuple[Ints, Ints, Floats] = _engine.PHI.run(engine, pairs, classes, rows, columns, classes, sign, half, skip)
     return found
 
 
@@ -120,7 +101,7 @@ def sums(rows: Labels, columns: Labels, tables: Floats, part: Ints | None = None
     """
     parts, classes = tables.shape[2], tables.shape[-1]
     _check_labels(rows, columns, classes, part, parts)
-    found: Floats = SUMS.run(engine, _pairs(rows, columns), classes, rows, columns, tables, part)
+    found: Floats = _engine.SUMS.run(engine, _pairs(rows, columns), classes, rows, columns, tables, part)
     return found
 
 
@@ -131,7 +112,7 @@ def tallies(labels: Labels, classes: int, engine: Engine = _DEFAULT) -> tuple[In
     >>> said.tolist(), held.tolist()
     ([[2, 0], [1, 1], [0, 2]], [[1, 2], [2, 1]])
     """
-    found: tuple[Ints, Ints] = TALLIES.run(engine, labels.size, classes, labels, classes)
+    found: tuple[Ints, Ints] = _engine.TALLIES.run(engine, labels.size, classes, labels, classes)
     return found
 
 
@@ -141,7 +122,7 @@ def weighed(labels: Labels, table: Ints, engine: Engine = _DEFAULT) -> Ints:
     >>> weighed(np.array([[0, 1], [1, 1]]), np.array([[1, 10], [100, 1000]])).tolist()
     [1001, 1010]
     """
-    found: Ints = WEIGHED.run(engine, labels.size, table.shape[1], labels, table)
+    found: Ints = _engine.WEIGHED.run(engine, labels.size, table.shape[1], labels, table)
     return found
 
 
@@ -179,7 +160,7 @@ def influence(
     >>> influence(np.array([[0, 1]]), np.eye(2), np.ones((2, 2)), np.array([[0.5, 0.5]]), np.zeros((1, 2))).tolist()
     [[0.0, 0.0]]
     """
-    found: Floats = INFLUENCE.run(engine, labels.size, weight.shape[1], labels, weight, said, share, shift)
+    found: Floats = _engine.INFLUENCE.run(engine, labels.size, weight.shape[1], labels, weight, said, share, shift)
     return found
 
 
@@ -191,9 +172,8 @@ def spread(
     >>> spread(np.array([[0, 1]]), np.eye(2), np.ones((2, 2)), np.zeros((1, 2)), np.array([[0.0, 2.0]]))
     (array([4.]), array([2.]))
     """
-    found: tuple[Floats, Floats] = SPREAD.run(
-        engine, labels.size, weight.shape[1], labels, weight, said, share, shift
-    )
+    given, classes = (labels, weight, said, share, shift), weight.shape[1]
+    found: tuple[Floats, Floats] = _engine.SPREAD.run(engine, labels.size, classes, *given)
     return found
 
 

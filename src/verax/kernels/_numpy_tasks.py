@@ -35,9 +35,7 @@ def weighed(labels: Labels, table: Ints, engine: Engine) -> Ints:
     return found
 
 
-def influence(
-    labels: Labels, weight: Floats, said: Floats, share: Floats, shift: Floats, engine: Engine
-) -> Floats:
+def influence(labels: Labels, weight: Floats, said: Floats, share: Floats, shift: Floats, engine: Engine) -> Floats:
     """See `verax.kernels.influence`."""
     first = np.arange(len(weight)) * weight.shape[1]
     psi = np.ascontiguousarray(weight).ravel()[first + labels]
