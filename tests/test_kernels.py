@@ -22,6 +22,7 @@ Floats = npt.NDArray[np.float64]
 
 BACKENDS = ["numpy", *(["numba"] if importlib.util.find_spec("numba") else [])]
 ENGINES = [Engine(b, threads, size) for b in BACKENDS for threads, size in ((1, 2**26), (2, 1))]
+TORCH = [Engine("torch", threads=1)] if importlib.util.find_spec("torch") else []
 
 
 def case(seed: int, tasks: int | None = None) -> Case:
@@ -86,7 +87,7 @@ def test_counts_are_the_definition_whatever_the_backend_the_threads_and_the_memo
 
 @pytest.mark.parametrize("tasks", [0, 1, 2, 63, 64, 65, 127, 128, 129, 512, 4096, 4097])
 def test_counts_at_the_edges_of_words_and_chunks(tasks):
-    for seed, engine in itertools.product(range(6), ENGINES):
+    for seed, engine in itertools.product(range(6), ENGINES + TORCH):
         c = case(seed, tasks)
         found = kernels.counts(c.rows, c.columns, c.classes, c.part, c.parts, engine)
         assert np.array_equal(found, counted(c, c.part, c.parts)), (seed, engine)
@@ -117,7 +118,7 @@ def test_totals_are_the_definition_for_a_sign_given_learned_here_or_on_the_other
         one = np.zeros_like(c.half)
         for sign, half in ((c.sign, None), ("plugin", None), ("split", c.half)):
             expected = paid(counted(c, one if half is None else half, 1 if half is None else 2), sign)
-            for engine in ENGINES:
+            for engine in ENGINES + TORCH:
                 found = kernels.totals(c.rows, c.columns, c.classes, sign, half, engine)
                 assert np.array_equal(found, expected), (seed, sign, engine)
 
@@ -130,7 +131,7 @@ def test_phi_is_the_definition_to_rounding(block):
         for sign, half in ((c.sign, None), ("plugin", None), ("split", c.half)):
             part = one if half is None else half
             expected = influence(c, sign, part, counted(c, part, 1 if half is None else 2), skip)
-            for engine in ENGINES:
+            for engine in ENGINES + TORCH:
                 *both, found = kernels.phi(c.rows, c.columns, c.classes, sign, half, skip, engine)
                 assert close(found, expected), (seed, sign, engine)
                 same = kernels.totals(c.rows, c.columns, c.classes, sign, half, engine)
@@ -145,7 +146,7 @@ def test_phi_of_many_columns_on_many_tasks_folds_their_tables():
         half = rng.integers(0, 2, tasks)
         c = Case(labels[:3], labels, classes, half, 2, half, np.eye(classes, dtype=np.int64))
         expected = influence(c, "split", half, counted(c, half, 2), skip := np.arange(3))
-        for engine in ENGINES:
+        for engine in ENGINES + TORCH:
             assert close(kernels.phi(c.rows, c.columns, classes, "split", half, skip, engine)[2], expected), engine
 
 
@@ -176,7 +177,7 @@ def test_phi_where_most_pairs_share_one_sign(right, others, monkeypatch):
         for sign, part in (("plugin", one), ("split", half)):
             given = half if sign == "split" else None
             expected = influence(c, sign, part, counted(c, part, 1 + (sign == "split")), skip)
-            for engine in ENGINES:
+            for engine in ENGINES + TORCH:
                 *both, found = kernels.phi(c.rows, c.columns, classes, sign, given, skip, engine)
                 assert close(found, expected), (classes, sign, engine)
                 assert not found[5].any(), "a report that says one thing moves nothing"
@@ -187,7 +188,7 @@ def test_phi_where_most_pairs_share_one_sign(right, others, monkeypatch):
 def test_phi_is_exactly_0_for_a_report_that_says_one_thing():
     labels = np.random.default_rng(0).integers(0, 5, (9, 301)).astype(np.int8)
     labels[0] = 3
-    for engine in ENGINES:
+    for engine in ENGINES + TORCH:
         assert not kernels.phi(labels[:1], labels, 5, np.ones((5, 5), dtype=int), engine=engine)[2].any()
         assert not kernels.phi(labels[:1], labels, 5, "plugin", engine=engine)[2].any()
 
@@ -197,7 +198,7 @@ def test_sums_look_every_table_up():
         c = case(seed, tasks)
         shape = (len(c.rows), len(c.columns), c.parts, c.classes, c.classes)
         tables = np.random.default_rng(seed).normal(size=shape)
-        for engine in ENGINES:
+        for engine in ENGINES + TORCH:
             assert close(kernels.sums(c.rows, c.columns, tables, c.part, engine), looked_up(c, tables)), (seed, engine)
 
 
@@ -221,7 +222,7 @@ def test_more_labels_than_a_byte_holds():
     labels = rng.integers(-1, 200, (3, 500)).astype(np.int16)
     c = Case(labels, labels, 200, zero := np.zeros(500, dtype=np.int64), 1, zero, rng.integers(0, 2, (200, 200)))
     expected, skip = counted(c, zero, 1), np.arange(3)
-    for engine in ENGINES:
+    for engine in ENGINES + TORCH:
         assert np.array_equal(kernels.counts(labels, labels, 200, engine=engine), expected)
         for sign in ("plugin", c.sign):
             found = kernels.totals(labels, labels, 200, sign, engine=engine)
@@ -259,7 +260,7 @@ def test_every_way_of_counting_with_numpy_gives_the_same():
 
 def test_no_agents_no_columns_and_no_tasks_are_empty_answers():
     some, none = np.zeros((2, 5), dtype=np.int8), np.zeros((0, 5), dtype=np.int8)
-    for engine in ENGINES:
+    for engine in ENGINES + TORCH:
         assert kernels.counts(none, some, 3, engine=engine).shape == (0, 2, 1, 3, 3)
         assert kernels.counts(some, none, 3, engine=engine).shape == (2, 0, 1, 3, 3)
         assert not kernels.counts(some[:, :0], some[:, :0], 3, engine=engine).any()

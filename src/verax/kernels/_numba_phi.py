@@ -9,7 +9,8 @@ from verax.kernels import Engine, Floats, Ints, Labels, Sign, _numpy_phi, centre
 from verax.kernels import _numba_pairs as pairs
 from verax.kernels._cells import excess
 from verax.kernels._compiled import compiled, narrow
-from verax.kernels._numba_pairs import GIVEN, LANES, PLUGIN, Side
+from verax.kernels._numba_pairs import GIVEN, PLUGIN
+from verax.kernels._numba_planes import LANES, Side
 
 _WORTH_USUAL = 16  # columns
 _FEW_DIFFER = 0.3  # share of the pairs for which single look-ups are quicker than folded ones
@@ -113,7 +114,7 @@ def _table_starts(labels, part, border, width, deep, base):  # type: ignore[no-u
 
 @compiled
 def _look_up(rows, columns, chosen, part, border, tables, found):  # type: ignore[no-untyped-def]
-    """Add tables[r, c, part(n), row_r(n), column_c(n)] of the chosen (rows, columns); a label is moved by the border."""
+    """Add tables[r, c, part(n), row_r(n), column_c(n)] of the chosen pairs; a label is moved by the border."""
     tasks, width = rows.shape[1], tables.shape[-1]
     base = np.empty(tasks, np.uint32)
     for r in range(len(rows)):
@@ -227,15 +228,15 @@ def _usual_sign(
     only how many said what. What is left to look up are the pairs that have another.
     """
     parts = [np.arange(rows.shape[1])] if half is None else [np.nonzero(half == h)[0] for h in (0, 1)]
-    tallies = [tallies(columns[:, at], classes, engine)[0].astype(np.float64) for at in parts]
-    pooled = np.stack([_pooled_sign(said) for said in tallies])
+    every = [tallies(columns[:, at], classes, engine)[0].astype(np.float64) for at in parts]
+    pooled = np.stack([_pooled_sign(said) for said in every])
     usual = pooled if here else np.ascontiguousarray(pooled[::-1])
     some, beside = rows[:: max(1, len(rows) // 8)], columns[:: max(1, len(columns) // 64)]
     over = excess(pairs.counts(some, beside, classes, half, len(parts), engine)) > 0
     if (over == pooled).all((2, 3, 4)).mean() < 0.5:
         return None, np.zeros(rows.shape)
     found = np.zeros(rows.shape)
-    for at, said, matrix in zip(parts, tallies, usual, strict=True):
+    for at, said, matrix in zip(parts, every, usual, strict=True):
         if len(at) < 2:
             continue
         weight = times(said, matrix.T)
