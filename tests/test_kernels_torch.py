@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
+import json
+from pathlib import Path
+
 import numpy as np
 import numpy.typing as npt
 import pytest
+from typer.testing import CliRunner
 
 from oracle import Case, counted, paid
 
 torch = pytest.importorskip("torch", reason="torch is not installed: pip install 'verax[torch]'")
 
-from verax import kernels  # noqa: E402
+import verax  # noqa: E402
+from verax import Reports, kernels  # noqa: E402
+from verax.cli import app  # noqa: E402
 from verax.kernels import Engine, _torch_pairs, _torch_tasks  # noqa: E402
 
 Ints = npt.NDArray[np.int64]
@@ -138,3 +146,67 @@ def test_the_backend_torch_is_these_kernels_and_gives_what_numpy_gives() -> None
             one, two = (kernels.totals(c.rows, c.columns, c.classes, sign, half, e) for e in (torch_, numpy_))
             for got, wanted in zip(one, two, strict=True):
                 np.testing.assert_array_equal(got, wanted)
+
+
+MECHANISMS = [
+    {},
+    {"rule": "ca"},
+    {"rule": "ca", "sign": "plugin"},
+    {"over": "median"},
+    {"rule": "ca", "over": "median"},
+    {"rule": "ca", "sign": [[1, 0, 1], [0, 1, 0], [0, 0, 1]]},
+]
+OPERATIONS = ("counts", "totals", "phi", "sums", "tallies", "weighed", "influence", "spread")
+
+
+def world(gaps: str) -> Reports:
+    """Seven agents that are mostly right, who answered everything, or in two groups, or each as they liked."""
+    rng = np.random.default_rng(4)
+    truth, guess = rng.integers(0, 3, 90), rng.integers(0, 3, (7, 90))
+    labels = np.where(rng.random(guess.shape) < 0.6, truth, guess)
+    if gaps == "groups":
+        labels[:3, :20] = -1
+    if gaps == "any":
+        labels[rng.random(labels.shape) < 0.2] = -1
+    return Reports.of(labels, classes=["a", "b", "c"])
+
+
+@pytest.fixture
+def torch_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every kernel of NumPy and numba fails."""
+
+    def fail(*given: object) -> None:
+        raise AssertionError("a kernel of another backend was called")
+
+    backends = ["numpy", *(["numba"] if importlib.util.find_spec("numba") else [])]
+    names = [f"verax.kernels._{backend}_{family}" for backend in backends for family in ("pairs", "phi", "tasks")]
+    for module in [importlib.import_module(name) for name in names]:  # all before any is changed: they share functions
+        for name in OPERATIONS:
+            if hasattr(module, name):
+                monkeypatch.setattr(module, name, fail)
+
+
+@pytest.mark.parametrize("gaps", ["none", "groups", "any"])
+@pytest.mark.parametrize("options", MECHANISMS, ids=str)
+def test_scores_by_torch_are_counted_by_torch_alone(
+    options: dict[str, object], gaps: str, request: pytest.FixtureRequest
+) -> None:
+    """The same scores to the last bit, errors to rounding; nothing falls back."""
+    plain = verax.score(world(gaps), backend="numpy", **options)
+    request.getfixturevalue("torch_alone")
+    found = verax.score(world(gaps), backend="torch", **options)
+    for one, other in zip(found.scores, plain.scores, strict=True):
+        assert (one.score, one.tasks, one.references) == (other.score, other.tasks, other.references)
+        assert one.stderr == pytest.approx(other.stderr, abs=1e-12)
+    with pytest.raises(AssertionError, match="another backend"):
+        verax.score(world(gaps), backend="numpy", **options)
+
+
+@pytest.mark.usefixtures("torch_alone")
+def test_the_command_line_reaches_torch(tmp_path: Path) -> None:
+    path = tmp_path / "reports.csv"
+    verax.write(world("none"), path, wide=True)
+    for options in ([], ["--rule", "ca"], ["--over", "median"]):
+        result = CliRunner().invoke(app, ["score", str(path), "--backend", "torch", "--json", *options])
+        assert result.exit_code == 0, result.stderr
+        assert len(json.loads(result.stdout)["scores"]) == 7
