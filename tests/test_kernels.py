@@ -15,7 +15,7 @@ import pytest
 from oracle import Case, counted, paid, signs
 from verax import kernels
 from verax.errors import ExtraMissing, InputError, OptionError
-from verax.kernels import Engine, _engine, _numpy_pairs
+from verax.kernels import Engine, _numpy_pairs
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -320,27 +320,27 @@ def test_auto_takes_numba_where_it_saves_more_than_it_costs_to_load(monkeypatch)
     monkeypatch.delitem(sys.modules, "verax.kernels._numba_pairs", raising=False)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "torch" else object())
     small, large = 10 * 10 * 100 / 2, 2000 * 2000 * 10_000 / 2
-    assert _engine.LEARNED.quickest(Engine(), small, 10) == "numpy"
-    assert _engine.LEARNED.quickest(Engine(), large, 10) == "numba"
+    assert kernels._LEARNED.quickest(Engine(), small, 10) == "numpy"
+    assert kernels._LEARNED.quickest(Engine(), large, 10) == "numba"
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    assert _engine.LEARNED.quickest(Engine(), large, 10) == "numpy"
+    assert kernels._LEARNED.quickest(Engine(), large, 10) == "numpy"
 
 
 def test_auto_decides_what_is_counted_task_by_task_as_it_decides_pairs(monkeypatch):
     monkeypatch.delitem(sys.modules, "verax.kernels._numba_tasks", raising=False)
-    for operation in (_engine.TALLIES, _engine.WEIGHED, _engine.SPREAD):
+    for operation in (kernels._TALLIES, kernels._WEIGHED, kernels._SPREAD):
         assert operation.quickest(Engine(), 10**5, 10) == "numpy"
         assert operation.quickest(Engine(), 10**9, 10) == BACKENDS[-1]
-    assert _engine.INFLUENCE.quickest(Engine(), 10**9, 10) == "numpy", "numba has no form of its own"
+    assert kernels._INFLUENCE.quickest(Engine(), 10**9, 10) == "numpy", "numba has no form of its own"
 
 
 def test_auto_takes_a_gpu_for_what_would_take_long(monkeypatch):
     pairs = 20_000**2 * 10_000 / 2
-    monkeypatch.setattr(_engine, "_has_gpu", lambda: True)
-    assert _engine.LEARNED.quickest(Engine(threads=1), pairs, 10) == "torch"
-    assert _engine.PHI.quickest(Engine(threads=1), pairs, 10) != "torch"
-    monkeypatch.setattr(_engine, "_has_gpu", lambda: False)
-    assert _engine.LEARNED.quickest(Engine(threads=1), pairs, 10) != "torch"
+    monkeypatch.setattr(kernels, "_has_gpu", lambda: True)
+    assert kernels._LEARNED.quickest(Engine(threads=1), pairs, 10) == "torch"
+    assert kernels._PHI.quickest(Engine(threads=1), pairs, 10) != "torch"
+    monkeypatch.setattr(kernels, "_has_gpu", lambda: False)
+    assert kernels._LEARNED.quickest(Engine(threads=1), pairs, 10) != "torch"
 
 
 def test_counting_with_numpy_imports_no_numba():

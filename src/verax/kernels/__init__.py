@@ -1,28 +1,155 @@
 """How reports are counted: pairs of agents, or all of them task by task. What the counts mean is decided elsewhere.
 
-A task carries an optional *part*: the half it falls in when a sign is learned, times its stratum.
-Each operation is done by NumPy, numba or torch, as its engine says or, for "auto", by what the work would take. All
-give bit-equal int64 counts and totals; sums of floats agree to rounding. Passing the same array as rows and columns
-halves the work of pairs. `tallies`, `weighed`, `influence` and `spread` are of agents who answered every task.
+A task carries an optional *part*: the half it falls in when a sign is learned, times its stratum. All backends give
+bit-equal int64 counts and totals; sums of floats agree to rounding. Passing the same array as rows and columns halves
+the work of pairs. `tallies`, `weighed`, `influence` and `spread` are of agents who answered every task.
+
+Every operation is declared once: about what it takes NumPy and numba, and the family of modules that do it,
+`_numpy_<family>`, `_numba_<family>` and `_torch_<family>`, each with a function of its name.
 """
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from verax.errors import InputError, OptionError
-from verax.kernels import _engine
-from verax.kernels._engine import BACKENDS, Engine, Floats, Ints, Labels, Sign, cores, engine
+from verax.errors import ExtraMissing, InputError, OptionError
 
-__all__ = (
-    "BACKENDS", "Engine", "Floats", "Ints", "Labels", "Sign", "centre", "cores", "counts", "engine", "influence", "phi",
-    "spread", "sums", "tallies", "times", "totals", "weighed",
-)  # fmt: skip
-
+Labels = npt.NDArray[np.signedinteger]
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+Sign = npt.NDArray[np.generic] | str
+BACKENDS = ("auto", "numpy", "numba", "torch")
+_EXTRAS = {"numba": "fast", "torch": "torch"}
 _MOST_TASKS = 1_500_000_000  # n C - a b^T and three times n^2 fit 64 bits
+
+# Seconds. Measured on one core of an AMD EPYC (Zen 4) with NumPy 2.4 and numba 0.68: importing numba and loading
+# its kernels takes 0.7 s, compiling them, once a machine, 8 s more; importing torch takes 2 s.
+_WORTH_CALLING, _WORTH_LOADING, _WORTH_A_DEVICE = 0.05, 1.5, 5.0
+
+
+@dataclass(frozen=True)
+class Engine:
+    """How the counting is done, never what it gives.
+
+    >>> Engine(backend="numpy").threads is None  # every core this process may use
+    True
+    """
+
+    backend: str = "auto"
+    threads: int | None = None
+    max_bytes: int = 64 * 2**20
+
+    def for_few(self) -> Engine:
+        """The same where a pair or two is counted at a time: nothing to load, or to spread over threads.
+
+        >>> Engine().for_few().backend
+        'numpy'
+        """
+        return self if self.backend == "torch" else replace(self, backend="numpy", threads=1)
+
+
+def engine(backend: str = "auto", threads: int | None = None, max_bytes: int | None = None) -> Engine:
+    """A checked choice of how to count.
+
+    >>> engine("numpy", threads=1)
+    Engine(backend='numpy', threads=1, max_bytes=67108864)
+    """
+    _check_backend(backend)
+    if threads is not None and threads < 1:
+        raise OptionError(f"threads is {threads}; give 1 or more, or leave it out for every core")
+    if max_bytes is not None and max_bytes < 2**20:
+        raise OptionError(f"max_bytes is {max_bytes}; give at least {2**20}, a mebibyte")
+    return Engine(backend, threads, Engine.max_bytes if max_bytes is None else max_bytes)
+
+
+def cores() -> int:
+    """How many cores this process may use.
+
+    >>> cores() >= 1
+    True
+    """
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _check_backend(backend: str) -> None:
+    """Refuse a backend that does not exist, or is not here."""
+    if backend not in BACKENDS:
+        raise OptionError(f"backend is {backend!r}; choose one of {', '.join(BACKENDS)}")
+    if backend in _EXTRAS and not _is_installed(backend):
+        raise ExtraMissing(f"Counts by {backend}", _EXTRAS[backend])
+
+
+def _is_installed(module: str) -> bool:
+    return importlib.util.find_spec(module) is not None
+
+
+def _has_gpu() -> bool:
+    """Whether torch is here, and a GPU that it can use; importing it takes seconds."""
+    return _is_installed("torch") and bool(importlib.import_module("torch").cuda.is_available())
+
+
+@dataclass(frozen=True)
+class _Operation:
+    """What every backend does alike; costs are nanoseconds a label met, by how many labels there are."""
+
+    name: str
+    family: str
+    numpy: Callable[[int], float]
+    numba: Callable[[int], float]
+    threaded: bool = True  # numba spreads it over the threads
+    device: bool = True  # a GPU was measured to be quicker at much of it
+
+    def run(self, engine: Engine, size: float, classes: int, *given: Any) -> Any:
+        """Do it on so many labels met, by the backend that was asked for or the one that is done first."""
+        backend = engine.backend
+        if backend == "auto":
+            backend = self.quickest(engine, size, classes)
+        else:
+            _check_backend(backend)
+        module = importlib.import_module(f"verax.kernels._{backend}_{self.family}")
+        return getattr(module, self.name)(*given, engine)
+
+    def quickest(self, engine: Engine, size: float, classes: int) -> str:
+        """The backend that will be done first, counting what it takes to load."""
+        by_numpy = size * self.numpy(classes) * 1e-9
+        if by_numpy < _WORTH_CALLING:
+            return "numpy"
+        by_numba = size * self.numba(classes) * 1e-9 / ((engine.threads or cores()) if self.threaded else 1)
+        saved, fast = by_numpy - by_numba, _is_installed("numba")
+        if saved < _WORTH_CALLING:
+            return "numpy"
+        if self.device and (by_numba if fast else by_numpy) > _WORTH_A_DEVICE and _has_gpu():
+            return "torch"
+        loaded = f"verax.kernels._numba_{self.family}" in sys.modules
+        return "numba" if fast and (loaded or saved > _WORTH_LOADING) else "numpy"
+
+
+def _numpy_pair(classes: int) -> float:
+    return min(0.013 * (classes - 1) * classes, 0.5 + 0.04 * classes, 2.0)
+
+
+def _numba_pair(classes: int) -> float:
+    return min(0.001 * (classes - 1) ** 2, 0.5)
+
+
+_COUNTS = _Operation("counts", "pairs", _numpy_pair, _numba_pair)
+_LEARNED = _Operation("totals", "pairs", _numpy_pair, _numba_pair)
+_GIVEN = replace(_LEARNED, numba=lambda classes: min(_numba_pair(classes), 0.002 * classes))
+_PHI = _Operation("phi", "phi", lambda n: _numpy_pair(n) + 2.5, lambda n: _numba_pair(n) + 0.3, device=False)
+_SUMS = _Operation("sums", "phi", lambda _: 2.5, lambda _: 0.3, device=False)
+_TALLIES = _Operation("tallies", "tasks", lambda n: 0.35 * n, lambda n: 0.2 + 0.04 * n, threaded=False)
+_WEIGHED = _Operation("weighed", "tasks", lambda _: 3.0, lambda _: 0.4, threaded=False)
+_SPREAD = _Operation("spread", "tasks", lambda n: 8.0 + 0.3 * n, lambda n: 0.2 * n, threaded=False, device=False)
+_INFLUENCE = replace(_SPREAD, name="influence", numba=_SPREAD.numpy)  # numba has none of its own
 _DEFAULT = Engine()
 
 
@@ -39,7 +166,7 @@ def counts(
     """
     classes, parts = int(classes), int(parts)
     _check_labels(rows, columns, classes, part, parts)
-    found: Ints = _engine.COUNTS.run(engine, _pairs(rows, columns), classes, rows, columns, classes, part, parts)
+    found: Ints = _COUNTS.run(engine, _pairs(rows, columns), classes, rows, columns, classes, part, parts)
     return found
 
 
@@ -59,7 +186,7 @@ def totals(
     classes = int(classes)
     _check_labels(rows, columns, classes, half, 1 if half is None else 2)
     sign = _checked_sign(sign, half, classes)
-    operation = _engine.LEARNED if isinstance(sign, str) else _engine.GIVEN
+    operation = _LEARNED if isinstance(sign, str) else _GIVEN
     found: tuple[Ints, Ints] = operation.run(engine, _pairs(rows, columns), classes, rows, columns, classes, sign, half)
     return found
 
@@ -87,7 +214,7 @@ def phi(
     classes = int(classes)
     _check_labels(rows, columns, classes, half, 1 if half is None else 2)
     sign, pairs = _checked_sign(sign, half, classes), len(columns) * rows.size
-    found: tuple[Ints, Ints, Floats] = _engine.PHI.run(engine, pairs, classes, rows, columns, classes, sign, half, skip)
+    found: tuple[Ints, Ints, Floats] = _PHI.run(engine, pairs, classes, rows, columns, classes, sign, half, skip)
     return found
 
 
@@ -101,7 +228,7 @@ def sums(rows: Labels, columns: Labels, tables: Floats, part: Ints | None = None
     """
     parts, classes = tables.shape[2], tables.shape[-1]
     _check_labels(rows, columns, classes, part, parts)
-    found: Floats = _engine.SUMS.run(engine, _pairs(rows, columns), classes, rows, columns, tables, part)
+    found: Floats = _SUMS.run(engine, _pairs(rows, columns), classes, rows, columns, tables, part)
     return found
 
 
@@ -112,7 +239,7 @@ def tallies(labels: Labels, classes: int, engine: Engine = _DEFAULT) -> tuple[In
     >>> said.tolist(), held.tolist()
     ([[2, 0], [1, 1], [0, 2]], [[1, 2], [2, 1]])
     """
-    found: tuple[Ints, Ints] = _engine.TALLIES.run(engine, labels.size, classes, labels, classes)
+    found: tuple[Ints, Ints] = _TALLIES.run(engine, labels.size, classes, labels, classes)
     return found
 
 
@@ -122,7 +249,7 @@ def weighed(labels: Labels, table: Ints, engine: Engine = _DEFAULT) -> Ints:
     >>> weighed(np.array([[0, 1], [1, 1]]), np.array([[1, 10], [100, 1000]])).tolist()
     [1001, 1010]
     """
-    found: Ints = _engine.WEIGHED.run(engine, labels.size, table.shape[1], labels, table)
+    found: Ints = _WEIGHED.run(engine, labels.size, table.shape[1], labels, table)
     return found
 
 
@@ -160,7 +287,7 @@ def influence(
     >>> influence(np.array([[0, 1]]), np.eye(2), np.ones((2, 2)), np.array([[0.5, 0.5]]), np.zeros((1, 2))).tolist()
     [[0.0, 0.0]]
     """
-    found: Floats = _engine.INFLUENCE.run(engine, labels.size, weight.shape[1], labels, weight, said, share, shift)
+    found: Floats = _INFLUENCE.run(engine, labels.size, weight.shape[1], labels, weight, said, share, shift)
     return found
 
 
@@ -173,7 +300,7 @@ def spread(
     (array([4.]), array([2.]))
     """
     given, classes = (labels, weight, said, share, shift), weight.shape[1]
-    found: tuple[Floats, Floats] = _engine.SPREAD.run(engine, labels.size, classes, *given)
+    found: tuple[Floats, Floats] = _SPREAD.run(engine, labels.size, classes, *given)
     return found
 
 
