@@ -3,9 +3,10 @@
     python benchmarks/walks.py [OLD] [--new NEW] [--out FILE.json]
 
 Four commands run on 4 agents x 60 tasks x 2 classes: `score` and `audit` of one wide CSV, `score` of its two shards,
-and `round settle` of a sealed round, each once before it is counted, so that imports are done. `sys.setprofile` sees every call; counted are calls of named functions in `src/verax`, not of lambdas, comprehensions, generator
-expressions or module bodies; a generator counts each time it is taken up again. A *return* is a call into a module that
-calls had entered before and left for another since. With OLD, another checkout, both stand side by side.
+and `round settle` of a sealed round, each once before it is counted, so that imports are done. `sys.setprofile` sees
+every call; counted are calls of named functions in `src/verax`, not of lambdas, comprehensions, generator expressions
+or module bodies; a generator counts each time it is taken up again. A *return* is a call into a module that calls had
+entered before and left for another since. With OLD, another checkout, both stand side by side.
 """
 
 from __future__ import annotations
