@@ -23,9 +23,12 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from verax.kernels import Engine, _torch
+import verax
+from verax import kernels
+from verax.kernels import Engine, _torch_device, _torch_fused, _torch_pairs, _torch_tasks
 
 RUNS = 5
+TORCH = Engine("torch")
 TASKS, CLASSES = 10_000, 10
 Ints = npt.NDArray[np.int64]
 Sign = str | Ints
@@ -58,7 +61,7 @@ def literal(own: Ints, other: Ints, classes: int, sign: Sign, half: Ints | None)
 
 def check(cases: int) -> int:
     """Random cases of every kind, each pair against its definition; how many pairs were compared."""
-    compared, whole = 0, _torch._DEVICE_BYTES
+    compared, whole = 0, _torch_device.DEVICE_BYTES
     for seed in range(cases):
         rng = np.random.default_rng(seed)
         classes = (2, 3, 10, 40)[seed % 4]
@@ -68,16 +71,16 @@ def check(cases: int) -> int:
         columns = rows if seed % 5 == 0 else columns
         half = rng.integers(0, 2, tasks)
         given = np.eye(classes, dtype=np.int64) if seed % 2 else rng.integers(0, 2, (classes, classes))
-        _torch._DEVICE_BYTES = 2**18 if seed % 2 and tasks < 400 else whole  # tiles and chunks of few
+        _torch_device.DEVICE_BYTES = 2**18 if seed % 2 and tasks < 400 else whole  # tiles and chunks of few
         wanted = np.array([[table(own, other, classes) for other in columns] for own in rows])
-        same(_torch.counts(rows, columns, classes, None, 1, Engine())[:, :, 0], wanted)
+        same(_torch_pairs.counts(rows, columns, classes, None, 1, Engine())[:, :, 0], wanted)
         for sign in (given, "plugin", "split"):
-            found = np.stack(_torch.totals(rows, columns, classes, sign, half, Engine()), 2)
+            found = np.stack(_torch_pairs.totals(rows, columns, classes, sign, half, Engine()), 2)
             same(found, [[literal(own, other, classes, sign, half) for other in columns] for own in rows])
             compared += len(rows) * len(columns)
         if tasks and not away:
             check_linear(rows, classes, given, np.arange(len(rows)))
-    _torch._DEVICE_BYTES = whole
+    _torch_device.DEVICE_BYTES = whole
     return compared
 
 
@@ -90,11 +93,12 @@ def drawn(rng: np.random.Generator, agents: int, tasks: int, classes: int, away:
 
 def check_linear(labels: Any, classes: int, sign: Ints, agents: Ints) -> None:
     """M and a whole, own for some agents."""
-    own, a, m = _torch.linear(labels, classes, sign)
+    m, a = _torch_tasks.tallies(labels, classes, Engine())
+    w = m @ sign.T
+    own = _torch_tasks.weighed(labels, w, Engine())
     host = labels.cpu().numpy() if isinstance(labels, torch.Tensor) else labels
     same(m, np.stack([(host == k).sum(0) for k in range(classes)], 1))
     same(a[agents], np.stack([(host[agents] == k).sum(1) for k in range(classes)], 1))
-    w = m @ sign.T
     same(own[agents], [w[np.arange(len(w)), host[i]].sum() for i in agents])
 
 
@@ -176,16 +180,19 @@ def all_pairs(agents: int, peak: float) -> dict[str, Any]:
     for name, sign in (("plugin", "plugin"), ("split", "split"), ("identity", np.eye(CLASSES, dtype=np.int64))):
         torch.cuda.reset_peak_memory_stats()
         before = torch.cuda.memory_allocated()
-        total, tasks = _torch.device_totals(labels, labels, CLASSES, sign, half)
+        total, tasks = _torch_pairs.device_totals(labels, labels, CLASSES, sign, half)
         extra = torch.cuda.max_memory_allocated() - before - total.nbytes - tasks.nbytes
         same_pairs(host, sign, half, total, tasks)
         del total, tasks
-        taken = seconds(lambda sign=sign: _torch.device_totals(labels, labels, CLASSES, sign, half))
+        taken = seconds(lambda sign=sign: _torch_pairs.device_totals(labels, labels, CLASSES, sign, half))
         found[name] = {"device": taken, "extra device memory, MB": extra / 1e6}
         if isinstance(sign, str):
             found[name]["share of the int8 peak"] = 1e-12 * cells**2 * TASKS / taken["median"] / peak
+    given = verax.Reports.of(host)
+    for name, options in (("median", {"over": "median"}), ("mean", {"rule": "ca"})):
+        found[f"verax.score, {name}"] = seconds(lambda options=options: verax.score(given, backend="torch", **options))
     found["plugin"]["from host memory to totals in host memory"] = seconds(
-        lambda: _torch.totals(host, host, CLASSES, "plugin", None, Engine())
+        lambda: _torch_pairs.totals(host, host, CLASSES, "plugin", None, Engine())
     )
     return found
 
@@ -199,13 +206,17 @@ def same_pairs(host: Any, sign: Sign, half: Ints, total: torch.Tensor, tasks: to
 
 def linear(agents: int, tasks: int) -> dict[str, Any]:
     """The mean over peers of very many agents."""
-    labels, sign = reports(agents, tasks), np.eye(CLASSES, dtype=np.int64)
-    check_linear(labels, CLASSES, sign, np.random.default_rng(2).integers(0, agents, 200))
+    labels = reports(agents, tasks)
+    check_linear(labels, CLASSES, np.eye(CLASSES, dtype=np.int64), np.random.default_rng(2).integers(0, agents, 200))
     host = labels.cpu().numpy()
+    given = verax.Reports.of(host)
     return {
-        "device": seconds(lambda: _torch.device_linear(labels, CLASSES, sign)),
+        "device": seconds(lambda: _torch_tasks.device_weighed(labels, _torch_tasks.device_tallies(labels, CLASSES)[0])),
         "copy from host memory": seconds(lambda: torch.from_numpy(host).cuda()),
-        "from host memory to results in host memory": seconds(lambda: _torch.linear(host, CLASSES, sign)),
+        "from host memory to results in host memory": seconds(
+            lambda: kernels.weighed(host, kernels.tallies(host, CLASSES, TORCH)[0], TORCH)
+        ),
+        "verax.score": seconds(lambda: verax.score(given, backend="torch")),
     }
 
 
@@ -232,17 +243,17 @@ def main() -> None:
             "python": platform.python_version(),
             "torch": torch.__version__,
             "cuda": torch.version.cuda,
-            "triton": _torch._triton.__version__ if _torch._triton else None,
+            "triton": _torch_fused.triton.__version__ if _torch_fused.triton else None,
             "numpy": np.__version__,
-            "int8 products": _torch._int8("cuda"),
-            "fused kernels": _torch._fused("cuda"),
+            "int8 products": _torch_device.multiplies_int8("cuda"),
+            "fused kernels": _torch_fused.run_on("cuda"),
         },
     }
     start = time.perf_counter()
     found["pairs checked"] = check(options.cases)
-    fused, _torch._fused = _torch._fused, lambda device: False
+    fused, _torch_fused.run_on = _torch_fused.run_on, lambda device: False
     found["pairs checked without fused kernels"] = check(options.cases // 3)
-    _torch._fused = fused
+    _torch_fused.run_on = fused
     found["checks, s"] = time.perf_counter() - start
     found["peaks"] = peaks()
     peak = max(v for k, v in found["peaks"].items() if k.startswith("int8"))

@@ -37,8 +37,7 @@ import today
 
 import verax
 from verax import kernels
-from verax.kernels import Engine, per_task
-from verax.linear import excess
+from verax.kernels import Engine
 
 HERE = Path(__file__).parent
 LIMIT, SUBSET = 20.0, 2.0  # seconds: beyond the one a way of today is timed on the other's worth of pairs
@@ -271,17 +270,17 @@ def score(reports: verax.Reports, backend: str, threads: int = 1, **options: Any
 
 def linear(labels: Any, classes: int, backend: str, errors: bool) -> Call:
     """Scores of the mean over peers, identity sign, as arrays; with their standard errors or without."""
-    engine, sign, agents, tasks = Engine(backend, 1), np.eye(classes, dtype=np.int64), *labels.shape
+    engine, sign, (agents, tasks) = Engine(backend, 1), np.eye(classes), labels.shape
 
     def call() -> tuple[Any, Any]:
-        said, held = per_task.tallies(labels, classes, engine)
+        said, held = kernels.tallies(labels, classes, engine)
         rest = held.sum(0) - held
-        own = per_task.weighed(labels, said, engine) - tasks
-        scores = excess(tasks, own, held, rest, sign) / (tasks * (tasks - 1) * (agents - 1))
+        own = kernels.weighed(labels, said, engine) - tasks
+        scores = (tasks * own - (held * rest).sum(1)) / (tasks * (tasks - 1) * (agents - 1))
         if not errors:
             return scores, None
         weight = said.astype(np.float64)
-        _, square = per_task.spread(labels, weight, weight, *per_task.centre(tasks, held, rest, sign, True), engine)
+        _, square = kernels.spread(labels, weight, weight, *kernels.centre(tasks, held, rest, sign, True), engine)
         return scores, np.sqrt(square) / (tasks * (agents - 1))
 
     return call

@@ -15,13 +15,14 @@ import pytest
 from oracle import Case, counted, paid, signs
 from verax import kernels
 from verax.errors import ExtraMissing, InputError, OptionError
-from verax.kernels import Engine, _numpy
+from verax.kernels import Engine, _numpy_pairs
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
 BACKENDS = ["numpy", *(["numba"] if importlib.util.find_spec("numba") else [])]
 ENGINES = [Engine(b, threads, size) for b in BACKENDS for threads, size in ((1, 2**26), (2, 1))]
+TORCH = [Engine("torch", threads=1)] if importlib.util.find_spec("torch") else []
 
 
 def case(seed: int, tasks: int | None = None) -> Case:
@@ -86,7 +87,7 @@ def test_counts_are_the_definition_whatever_the_backend_the_threads_and_the_memo
 
 @pytest.mark.parametrize("tasks", [0, 1, 2, 63, 64, 65, 127, 128, 129, 512, 4096, 4097])
 def test_counts_at_the_edges_of_words_and_chunks(tasks):
-    for seed, engine in itertools.product(range(6), ENGINES):
+    for seed, engine in itertools.product(range(6), ENGINES + TORCH):
         c = case(seed, tasks)
         found = kernels.counts(c.rows, c.columns, c.classes, c.part, c.parts, engine)
         assert np.array_equal(found, counted(c, c.part, c.parts)), (seed, engine)
@@ -117,7 +118,7 @@ def test_totals_are_the_definition_for_a_sign_given_learned_here_or_on_the_other
         one = np.zeros_like(c.half)
         for sign, half in ((c.sign, None), ("plugin", None), ("split", c.half)):
             expected = paid(counted(c, one if half is None else half, 1 if half is None else 2), sign)
-            for engine in ENGINES:
+            for engine in ENGINES + TORCH:
                 found = kernels.totals(c.rows, c.columns, c.classes, sign, half, engine)
                 assert np.array_equal(found, expected), (seed, sign, engine)
 
@@ -130,7 +131,7 @@ def test_phi_is_the_definition_to_rounding(block):
         for sign, half in ((c.sign, None), ("plugin", None), ("split", c.half)):
             part = one if half is None else half
             expected = influence(c, sign, part, counted(c, part, 1 if half is None else 2), skip)
-            for engine in ENGINES:
+            for engine in ENGINES + TORCH:
                 *both, found = kernels.phi(c.rows, c.columns, c.classes, sign, half, skip, engine)
                 assert close(found, expected), (seed, sign, engine)
                 same = kernels.totals(c.rows, c.columns, c.classes, sign, half, engine)
@@ -145,7 +146,7 @@ def test_phi_of_many_columns_on_many_tasks_folds_their_tables():
         half = rng.integers(0, 2, tasks)
         c = Case(labels[:3], labels, classes, half, 2, half, np.eye(classes, dtype=np.int64))
         expected = influence(c, "split", half, counted(c, half, 2), skip := np.arange(3))
-        for engine in ENGINES:
+        for engine in ENGINES + TORCH:
             assert close(kernels.phi(c.rows, c.columns, classes, "split", half, skip, engine)[2], expected), engine
 
 
@@ -154,15 +155,15 @@ def test_phi_where_most_pairs_share_one_sign(right, others, monkeypatch):
     """All pairs, none, or some have the usual sign; the others say a permutation of the labels."""
     used = []
     if "numba" in BACKENDS:
-        from verax.kernels import _numba
+        from verax.kernels import _numba_phi
 
-        usual = _numba._usual
+        usual = _numba_phi._usual_sign
 
         def seen(*given):
             used.append(usual(*given))
             return used[-1]
 
-        monkeypatch.setattr(_numba, "_usual", seen)
+        monkeypatch.setattr(_numba_phi, "_usual_sign", seen)
     for classes, tasks in ((3, 300), (10, 1500)):
         rng = np.random.default_rng(classes)
         truth, guess = rng.integers(0, classes, tasks), rng.integers(0, classes, (24, tasks))
@@ -176,7 +177,7 @@ def test_phi_where_most_pairs_share_one_sign(right, others, monkeypatch):
         for sign, part in (("plugin", one), ("split", half)):
             given = half if sign == "split" else None
             expected = influence(c, sign, part, counted(c, part, 1 + (sign == "split")), skip)
-            for engine in ENGINES:
+            for engine in ENGINES + TORCH:
                 *both, found = kernels.phi(c.rows, c.columns, classes, sign, given, skip, engine)
                 assert close(found, expected), (classes, sign, engine)
                 assert not found[5].any(), "a report that says one thing moves nothing"
@@ -187,7 +188,7 @@ def test_phi_where_most_pairs_share_one_sign(right, others, monkeypatch):
 def test_phi_is_exactly_0_for_a_report_that_says_one_thing():
     labels = np.random.default_rng(0).integers(0, 5, (9, 301)).astype(np.int8)
     labels[0] = 3
-    for engine in ENGINES:
+    for engine in ENGINES + TORCH:
         assert not kernels.phi(labels[:1], labels, 5, np.ones((5, 5), dtype=int), engine=engine)[2].any()
         assert not kernels.phi(labels[:1], labels, 5, "plugin", engine=engine)[2].any()
 
@@ -197,7 +198,7 @@ def test_sums_look_every_table_up():
         c = case(seed, tasks)
         shape = (len(c.rows), len(c.columns), c.parts, c.classes, c.classes)
         tables = np.random.default_rng(seed).normal(size=shape)
-        for engine in ENGINES:
+        for engine in ENGINES + TORCH:
             assert close(kernels.sums(c.rows, c.columns, tables, c.part, engine), looked_up(c, tables)), (seed, engine)
 
 
@@ -221,7 +222,7 @@ def test_more_labels_than_a_byte_holds():
     labels = rng.integers(-1, 200, (3, 500)).astype(np.int16)
     c = Case(labels, labels, 200, zero := np.zeros(500, dtype=np.int64), 1, zero, rng.integers(0, 2, (200, 200)))
     expected, skip = counted(c, zero, 1), np.arange(3)
-    for engine in ENGINES:
+    for engine in ENGINES + TORCH:
         assert np.array_equal(kernels.counts(labels, labels, 200, engine=engine), expected)
         for sign in ("plugin", c.sign):
             found = kernels.totals(labels, labels, 200, sign, engine=engine)
@@ -245,9 +246,12 @@ def test_every_way_of_counting_with_numpy_gives_the_same():
         c = case(seed, 97)
         left_out = bool(c.rows.min() < 0 or c.columns.min() < 0)
         expected = counted(c, np.zeros_like(c.part), 1)
-        ways = [_numpy._Products(left_out), _numpy._Folded(left_out, 1, 1)]
+        ways = [_numpy_pairs._Products(left_out), _numpy_pairs._Folded(left_out, 1, 1)]
         if (c.classes + left_out) ** 2 < 2**8:
-            ways += [_numpy._Twofold(left_out), *(_numpy._Folded(left_out, r, k) for r in (1, 2) for k in (1, 2))]
+            ways += [
+                _numpy_pairs._Twofold(left_out),
+                *(_numpy_pairs._Folded(left_out, r, k) for r in (1, 2) for k in (1, 2)),
+            ]
         for way in ways:
             found = np.full(expected.shape, -1)
             way.count(c.rows, c.columns, None, found, Engine())
@@ -256,7 +260,7 @@ def test_every_way_of_counting_with_numpy_gives_the_same():
 
 def test_no_agents_no_columns_and_no_tasks_are_empty_answers():
     some, none = np.zeros((2, 5), dtype=np.int8), np.zeros((0, 5), dtype=np.int8)
-    for engine in ENGINES:
+    for engine in ENGINES + TORCH:
         assert kernels.counts(none, some, 3, engine=engine).shape == (0, 2, 1, 3, 3)
         assert kernels.counts(some, none, 3, engine=engine).shape == (2, 0, 1, 3, 3)
         assert not kernels.counts(some[:, :0], some[:, :0], 3, engine=engine).any()
@@ -313,22 +317,30 @@ def test_a_backend_that_is_not_installed_names_its_extra(monkeypatch, backend, e
 
 
 def test_auto_takes_numba_where_it_saves_more_than_it_costs_to_load(monkeypatch):
-    monkeypatch.delitem(sys.modules, "verax.kernels._numba", raising=False)
+    monkeypatch.delitem(sys.modules, "verax.kernels._numba_pairs", raising=False)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "torch" else object())
-    small, large = np.zeros((10, 100), dtype=np.int8), np.zeros((2000, 10_000), dtype=np.int8)
-    assert kernels._quickest(Engine(), "totals", small, small, 10) == "numpy"
-    assert kernels._quickest(Engine(), "totals", large, large, 10) == "numba"
+    small, large = 10 * 10 * 100 / 2, 2000 * 2000 * 10_000 / 2
+    assert kernels._LEARNED.quickest(Engine(), small, 10) == "numpy"
+    assert kernels._LEARNED.quickest(Engine(), large, 10) == "numba"
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    assert kernels._quickest(Engine(), "totals", large, large, 10) == "numpy"
+    assert kernels._LEARNED.quickest(Engine(), large, 10) == "numpy"
+
+
+def test_auto_decides_what_is_counted_task_by_task_as_it_decides_pairs(monkeypatch):
+    monkeypatch.delitem(sys.modules, "verax.kernels._numba_tasks", raising=False)
+    for operation in (kernels._TALLIES, kernels._WEIGHED, kernels._SPREAD):
+        assert operation.quickest(Engine(), 10**5, 10) == "numpy"
+        assert operation.quickest(Engine(), 10**9, 10) == BACKENDS[-1]
+    assert kernels._INFLUENCE.quickest(Engine(), 10**9, 10) == "numpy", "numba has no form of its own"
 
 
 def test_auto_takes_a_gpu_for_what_would_take_long(monkeypatch):
-    labels = np.broadcast_to(np.zeros((), dtype=np.int8), (20_000, 10_000))
-    monkeypatch.setattr(kernels, "_device", lambda: True)
-    assert kernels._quickest(Engine(threads=1), "totals", labels, labels, 10) == "torch"
-    assert kernels._quickest(Engine(threads=1), "phi", labels, labels, 10) != "torch"
-    monkeypatch.setattr(kernels, "_device", lambda: False)
-    assert kernels._quickest(Engine(threads=1), "totals", labels, labels, 10) != "torch"
+    pairs = 20_000**2 * 10_000 / 2
+    monkeypatch.setattr(kernels, "_has_gpu", lambda: True)
+    assert kernels._LEARNED.quickest(Engine(threads=1), pairs, 10) == "torch"
+    assert kernels._PHI.quickest(Engine(threads=1), pairs, 10) != "torch"
+    monkeypatch.setattr(kernels, "_has_gpu", lambda: False)
+    assert kernels._LEARNED.quickest(Engine(threads=1), pairs, 10) != "torch"
 
 
 def test_counting_with_numpy_imports_no_numba():

@@ -9,9 +9,9 @@ import pytest
 from numpy.random import default_rng
 
 import verax
-from verax import Reports, tallies
+from verax import Reports, kernels, tallies
 from verax.errors import OptionError, VeraxError
-from verax.kernels import Engine, per_task
+from verax.kernels import Engine
 from verax.mechanisms.pairwise import pair_by_pair, parts_of_counts
 from verax.pairs import all_pairs
 from verax.plan import Mechanism
@@ -144,19 +144,19 @@ def test_tallies_and_sums_are_the_literal_ones(agents, tasks, classes, most, bac
     rng = default_rng(agents)
     labels = rng.integers(0, classes, (agents, tasks)).astype(np.int8 if classes < 128 else np.int16)
     engine = Engine(backend)
-    said, held = per_task.tallies(labels, classes, engine)
+    said, held = kernels.tallies(labels, classes, engine)
     assert said.tolist() == [[int((column == k).sum()) for k in range(classes)] for column in labels.T]
     assert held.tolist() == [[int((row == k).sum()) for k in range(classes)] for row in labels]
     table = rng.integers(0, most, (tasks, classes))
     table[:, 0] = most - 1
     labels[0] = 0  # the largest sum there can be
-    said, held = per_task.tallies(labels, classes, engine)
-    assert per_task.weighed(labels, table, engine).tolist() == [
+    said, held = kernels.tallies(labels, classes, engine)
+    assert kernels.weighed(labels, table, engine).tolist() == [
         sum(int(table[n, k]) for n, k in enumerate(row)) for row in labels.tolist()
     ]
     terms = table / most, said.astype(float), rng.random((agents, classes)), rng.random((agents, classes))
-    psi = per_task.influence(labels, *terms)
-    total, square = per_task.spread(labels, *terms, engine)
+    psi = kernels.influence(labels, *terms)
+    total, square = kernels.spread(labels, *terms, engine)
     assert total == pytest.approx(psi.sum(1), rel=1e-12)
     assert square == pytest.approx(tasks * psi.var(1), rel=1e-9, abs=1e-9)
 

@@ -9,7 +9,8 @@ from typing import ClassVar, Self
 import numpy as np
 import numpy.typing as npt
 
-from verax.kernels import Floats, Ints, Labels, per_task
+from verax import kernels
+from verax.kernels import Floats, Ints, Labels
 from verax.pairs import Pairs
 from verax.plan import Plan
 from verax.reports import Reports
@@ -52,7 +53,7 @@ class Moments(Statistic):
     def _of_pooled(cls, reports: Reports, plan: Plan) -> Moments:
         """Beside all peers together: g counts how many say each label."""
         agents, tasks, classes = *reports.labels.shape, len(reports.classes)
-        said, held = per_task.tallies(reports.labels, classes, plan.engine)
+        said, held = kernels.tallies(reports.labels, classes, plan.engine)
         both, x = np.empty((agents, 1)), np.empty((agents, 1, classes))
         for i, labels in enumerate(reports.labels):
             row = _rows_as_scored(reports, i, plan.rule)
@@ -138,7 +139,7 @@ class Deviations(Look):
     def squares(self, side: Side) -> Floats:
         reports, agents = side.reports, range(len(side.reports.agents))
         if self.pooled:
-            said = per_task.tallies(reports.labels, len(reports.classes), self.plan.engine)[0].astype(np.float64)
+            said = kernels.tallies(reports.labels, len(reports.classes), self.plan.engine)[0].astype(np.float64)
             return np.array([self._of_pooled(reports, i, said) for i in agents])[:, None]
         return np.stack([self._of_references(reports, i, side.columns) for i in agents])
 

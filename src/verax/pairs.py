@@ -17,12 +17,10 @@ import numpy.typing as npt
 from verax import kernels, tallies
 from verax.errors import OptionError, VeraxError
 from verax.joint import Estimate, Joint, influences, means, signs, stderrs, values
-from verax.kernels import Engine, Floats, Ints, Labels
+from verax.kernels import Floats, Ints, Labels
 from verax.plan import Plan
 from verax.rules import Rule
 from verax.statistic import GROUPS, Look, Part, Side, Statistic, check_size, groups, halves
-
-_FEW = Engine("numpy")  # one or two pairs at a time: nothing to load or to spread
 
 
 class Pairs(NamedTuple):
@@ -341,14 +339,14 @@ def _median_stderrs(
     classes: int,
 ) -> list[float]:  # fmt: skip
     """Every agent's middle peer's error; only the peers that may be in the middle are looked at again."""
-    parts = 1 if half is None else 2
+    parts, few = 1 if half is None else 2, plan.engine.for_few()
     found, most = np.full(len(rows), math.nan), max(1, plan.engine.max_bytes // (64 * parts * classes**2))
     chosen = np.nonzero(able.any(1))[0]
     middles = [_Middle.of(value[r], able[r]) for r in chosen]
     batch = np.cumsum([len(middle.peers) for middle in middles]) // most
     for some in np.split(np.arange(len(chosen)), np.nonzero(np.diff(batch))[0] + 1) if len(chosen) else ():
         each = [
-            kernels.counts(rows[r : r + 1], labels[middles[q].peers], classes, half, parts, _FEW)[0]
+            kernels.counts(rows[r : r + 1], labels[middles[q].peers], classes, half, parts, few)[0]
             for q, r in zip(some, chosen[some], strict=True)
         ]
         stderr = of_counts(np.concatenate(each)[:, :, None], plan)[1]

@@ -15,7 +15,8 @@ from typing import Any, ClassVar, Self
 import numpy as np
 import numpy.typing as npt
 
-from verax.kernels import Engine, Floats, Ints, Labels, per_task
+from verax import kernels
+from verax.kernels import Engine, Floats, Ints, Labels
 from verax.plan import Plan
 from verax.public import Public
 from verax.statistic import Look, Part, Side, Statistic
@@ -51,7 +52,7 @@ class Together(Statistic):
     def of(cls, side: Side, plan: Plan, *, keep: bool = False) -> Together:
         """Everybody beside everybody, of one batch without abstentions; `keep` what a look at the batch needs again."""
         labels = side.reports.labels
-        said, held = per_task.tallies(labels, len(side.reports.classes), plan.engine)
+        said, held = kernels.tallies(labels, len(side.reports.classes), plan.engine)
         found = cls._of_labels(labels, said, held.sum(0), held, plan, same=True)
         found.said = said if keep else None
         return found
@@ -62,8 +63,8 @@ class Together(Statistic):
         assert matrix is not None
         own, cells = np.zeros(len(labels), dtype=np.int64), None
         if plan.binary_matrix:
-            weight = per_task.times(said, matrix.T.astype(np.int64))
-            own = per_task.weighed(labels, np.asarray(weight, dtype=np.int64), plan.engine)
+            weight = kernels.times(said, matrix.T.astype(np.int64))
+            own = kernels.weighed(labels, np.asarray(weight, dtype=np.int64), plan.engine)
         else:
             columns = said.T.astype(np.float64)
             cells = np.array([[np.bincount(row, each, size) for each in columns] for row in labels])
@@ -105,7 +106,7 @@ class Together(Statistic):
     def look(self, plan: Plan) -> Spread | None:
         if self.tasks < 2 or plan.matrix is None:
             return None
-        share, shift = per_task.centre(self.tasks, self.held, self.rest, plan.matrix, self.same)
+        share, shift = kernels.centre(self.tasks, self.held, self.rest, plan.matrix, self.same)
         mean = (self.excess(plan) / self.tasks).astype(np.float64) / self.tasks
         return Spread(share, shift, mean, plan.matrix, plan.engine, self.said)
 
@@ -123,14 +124,14 @@ class Spread(Look):
 
     def terms(self, labels: Labels) -> tuple[Labels, Floats, Floats, Floats, Floats]:
         """What psi is made of on these tasks."""
-        said = per_task.tallies(labels, len(self.matrix), self.engine)[0] if self.said is None else self.said
+        said = kernels.tallies(labels, len(self.matrix), self.engine)[0] if self.said is None else self.said
         counted = said.astype(np.float64)
-        weight = per_task.times(counted, self.matrix.astype(np.float64).T)
+        weight = kernels.times(counted, self.matrix.astype(np.float64).T)
         return labels, weight, counted, self.share, self.shift
 
     def squares(self, side: Side) -> Floats:
         labels = side.reports.labels
-        total, square = per_task.spread(*self.terms(labels), self.engine)
+        total, square = kernels.spread(*self.terms(labels), self.engine)
         n = labels.shape[1]
         return np.asarray(square if self.said is not None else square + n * (total / n - self.mean) ** 2)
 
@@ -139,7 +140,7 @@ def _excess_of_sums(n: int, own: Ints, held: Ints, rest: Ints, matrix: npt.NDArr
     """<S, n C - a b^T> for every agent, C and b summed over its peers: integers, of any size they need."""
     if n * (n + int(rest.max(initial=0)) * len(matrix)) > _LARGEST:
         own, held, rest = own.astype(object), held.astype(object), rest.astype(object)
-    return np.asarray(n * own - np.einsum("kl,kl->k", per_task.times(held, matrix), rest))
+    return np.asarray(n * own - np.einsum("kl,kl->k", kernels.times(held, matrix), rest))
 
 
 def _excess_of_cells(n: int, counts: Ints, held: Ints, rest: Ints, matrix: npt.NDArray[Any]) -> float:
@@ -170,7 +171,7 @@ def mean_over_peers(side: Side, plan: Plan) -> list[Part | None] | None:
     if len(masks) == 1 and masks[0].all() and plan.rule.counts_only and not side.signal and tasks > 1:
         whole = Together.of(side, plan, keep=True)
         look = whole.look(plan)
-        return whole.parts(plan, np.empty(0), None if look is None else look.squares(side))
+        return whole.parts(plan, np.empty(0, dtype=np.int64), None if look is None else look.squares(side))
     found: list[Part | None] = [None] * len(labels)
     for g, mask in enumerate(masks):
         members, answered = np.nonzero(group == g)[0], int(mask.sum())
@@ -244,7 +245,7 @@ class _Labels:
         self.labels = _on_common(side.reports.labels, common)
         theirs, size = self.labels if peers.all() else self.labels[peers], len(side.reports.classes)
         strata = [slice(None)] if signal.strata is None else _members_of_strata(signal.strata)
-        self.strata = [(at, *per_task.tallies(theirs[:, at], size, plan.engine)) for at in strata]
+        self.strata = [(at, *kernels.tallies(theirs[:, at], size, plan.engine)) for at in strata]
 
     def _each_stratum(self, chosen: Ints) -> Iterator[tuple[Any, Labels, Together]]:
         """The chosen agents beside the peers, with who said what kept."""
@@ -252,7 +253,7 @@ class _Labels:
         for at, said, by_peer in self.strata:
             labels = mine if isinstance(at, slice) else mine[:, at]
             all_of_them = self.same and len(by_peer) == len(labels)
-            held = by_peer if all_of_them else per_task.tallies(labels, said.shape[1], self.plan.engine)[1]
+            held = by_peer if all_of_them else kernels.tallies(labels, said.shape[1], self.plan.engine)[1]
             one = Together._of_labels(labels, said, by_peer.sum(0), held, self.plan, same=self.same)
             one.said = said
             yield at, labels, one
@@ -269,7 +270,7 @@ class _Labels:
             terms.append(one.excess(self.plan) / max(one.tasks - 1, 1))
             look = one.look(self.plan)
             if look is not None:
-                part, within = per_task.spread(*look.terms(labels), self.plan.engine)
+                part, within = kernels.spread(*look.terms(labels), self.plan.engine)
                 parts.append((one.tasks, part))
                 total += part
                 square += within
@@ -286,7 +287,7 @@ class _Labels:
             terms.append(one.excess(self.plan) / max(one.tasks - 1, 1))
             look = one.look(self.plan)
             if look is not None:
-                psi[:, at] = per_task.influence(*look.terms(labels))
+                psi[:, at] = kernels.influence(*look.terms(labels), self.plan.engine)
         return self._values_of(terms), psi
 
 
@@ -304,7 +305,7 @@ class _Rows:
         self.reports = side.reports
         theirs = _on_common(self.reports.labels[peers], common)
         self.identity = np.eye(len(self.reports.classes))
-        said, _ = per_task.tallies(theirs, len(self.identity), plan.engine)
+        said, _ = kernels.tallies(theirs, len(self.identity), plan.engine)
         self.rest = signal.residual(said.astype(np.float64))
 
     def _psi_of(self, chosen: Ints) -> Floats:

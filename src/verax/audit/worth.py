@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from verax import kernels
 from verax.joint import Joint, signs
-from verax.kernels import Floats, Ints, Labels, per_task
+from verax.kernels import Floats, Ints, Labels
 from verax.mechanisms.pairwise import pairs_with, references_of
 from verax.public import Public
 from verax.score import Prepared
@@ -138,9 +138,9 @@ def _add_block(
         if here.sum() < 2:
             continue
         if labels or not ready.plan.rule.counts_only:
-            total = _said_on(members[:, here], value.shape[1])
+            total = _said_on(ready, members[:, here])
         elif ready.plan.matrix is not None:
-            total = _said_on(members[:, here], value.shape[1]) @ ready.plan.matrix.astype(np.float64).T
+            total = _said_on(ready, members[:, here]) @ ready.plan.matrix.astype(np.float64).T
         else:
             learned = _signs_elsewhere(ready, ready.reports.labels[i], members, common & ~here)
             total = sum((s.T[reference[here]] for s, reference in zip(learned, members, strict=True)), np.zeros(1))
@@ -163,9 +163,10 @@ def _groups_of_gaps(block: _Block) -> Iterator[tuple[Mask, Labels]]:
         yield there[place], block.references[group.reshape(-1) == g]
 
 
-def _said_on(labels: Labels, classes: int) -> Floats:
+def _said_on(ready: Prepared, labels: Labels) -> Floats:
     """How many references say each label of each task."""
-    return per_task.tallies(np.ascontiguousarray(labels), classes)[0].astype(np.float64)
+    classes = len(ready.reports.classes)
+    return kernels.tallies(np.ascontiguousarray(labels), classes, ready.plan.engine)[0].astype(np.float64)
 
 
 def _signs_elsewhere(ready: Prepared, own: Labels, members: Labels, other: Mask) -> Floats:
@@ -175,5 +176,5 @@ def _signs_elsewhere(ready: Prepared, own: Labels, members: Labels, other: Mask)
         joints = [Joint.of(own[other], reference[other], classes, signal) for reference in members]
         return np.stack([joint.sign for joint in joints]).astype(np.float64)
     levels = 1 if signal.strata is None else int(signal.strata.max(initial=0)) + 1
-    counts = kernels.counts(own[None, other], members[:, other], classes, signal.strata, levels)[0]
+    counts = kernels.counts(own[None, other], members[:, other], classes, signal.strata, levels, ready.plan.engine)[0]
     return signs(counts).astype(np.float64)

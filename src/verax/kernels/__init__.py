@@ -1,9 +1,11 @@
-"""How pairs are counted. A kernel counts; what the counts mean is decided in `joint`.
+"""How reports are counted: pairs of agents, or all of them task by task. What the counts mean is decided elsewhere.
 
-A task carries an optional *part*: the half it falls in when a sign is learned, times its stratum.
-Each function takes many rows beside many columns and gives it to `_numpy`, `_numba` or `_torch`, by the engine's
-backend or, for "auto", by what the work would take. All give bit-equal int64 counts and totals; sums of floats agree
-to rounding. Passing the same array as rows and columns halves the work.
+A task carries an optional *part*: the half it falls in when a sign is learned, times its stratum. All backends give
+bit-equal int64 counts and totals; sums of floats agree to rounding. Passing the same array as rows and columns halves
+the work of pairs. `tallies`, `weighed`, `influence` and `spread` are of agents who answered every task.
+
+Every operation is declared once: about what it takes NumPy and numba, and the family of modules that do it,
+`_numpy_<family>`, `_numba_<family>` and `_torch_<family>`, each with a function of its name.
 """
 
 from __future__ import annotations
@@ -12,7 +14,8 @@ import importlib
 import importlib.util
 import os
 import sys
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -25,7 +28,12 @@ Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 Sign = npt.NDArray[np.generic] | str
 BACKENDS = ("auto", "numpy", "numba", "torch")
+_EXTRAS = {"numba": "fast", "torch": "torch"}
 _MOST_TASKS = 1_500_000_000  # n C - a b^T and three times n^2 fit 64 bits
+
+# Seconds. Measured on one core of an AMD EPYC (Zen 4) with NumPy 2.4 and numba 0.68: importing numba and loading
+# its kernels takes 0.7 s, compiling them, once a machine, 8 s more; importing torch takes 2 s.
+_WORTH_CALLING, _WORTH_LOADING, _WORTH_A_DEVICE = 0.05, 1.5, 5.0
 
 
 @dataclass(frozen=True)
@@ -40,6 +48,14 @@ class Engine:
     threads: int | None = None
     max_bytes: int = 64 * 2**20
 
+    def for_few(self) -> Engine:
+        """The same where a pair or two is counted at a time: nothing to load, or to spread over threads.
+
+        >>> Engine().for_few().backend
+        'numpy'
+        """
+        return self if self.backend == "torch" else replace(self, backend="numpy", threads=1)
+
 
 def engine(backend: str = "auto", threads: int | None = None, max_bytes: int | None = None) -> Engine:
     """A checked choice of how to count.
@@ -47,10 +63,7 @@ def engine(backend: str = "auto", threads: int | None = None, max_bytes: int | N
     >>> engine("numpy", threads=1)
     Engine(backend='numpy', threads=1, max_bytes=67108864)
     """
-    if backend not in BACKENDS:
-        raise OptionError(f"backend is {backend!r}; choose one of {', '.join(BACKENDS)}")
-    if backend in ("numba", "torch") and importlib.util.find_spec(backend) is None:
-        raise ExtraMissing(f"Counts by {backend}", {"numba": "fast", "torch": "torch"}[backend])
+    _check_backend(backend)
     if threads is not None and threads < 1:
         raise OptionError(f"threads is {threads}; give 1 or more, or leave it out for every core")
     if max_bytes is not None and max_bytes < 2**20:
@@ -58,6 +71,85 @@ def engine(backend: str = "auto", threads: int | None = None, max_bytes: int | N
     return Engine(backend, threads, Engine.max_bytes if max_bytes is None else max_bytes)
 
 
+def cores() -> int:
+    """How many cores this process may use.
+
+    >>> cores() >= 1
+    True
+    """
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _check_backend(backend: str) -> None:
+    """Refuse a backend that does not exist, or is not here."""
+    if backend not in BACKENDS:
+        raise OptionError(f"backend is {backend!r}; choose one of {', '.join(BACKENDS)}")
+    if backend in _EXTRAS and not _is_installed(backend):
+        raise ExtraMissing(f"Counts by {backend}", _EXTRAS[backend])
+
+
+def _is_installed(module: str) -> bool:
+    return importlib.util.find_spec(module) is not None
+
+
+def _has_gpu() -> bool:
+    """Whether torch is here, and a GPU that it can use; importing it takes seconds."""
+    return _is_installed("torch") and bool(importlib.import_module("torch").cuda.is_available())
+
+
+@dataclass(frozen=True)
+class _Operation:
+    """What every backend does alike; costs are nanoseconds a label met, by how many labels there are."""
+
+    name: str
+    family: str
+    numpy: Callable[[int], float]
+    numba: Callable[[int], float]
+    threaded: bool = True  # numba spreads it over the threads
+    device: bool = True  # a GPU was measured to be quicker at much of it
+
+    def run(self, engine: Engine, size: float, classes: int, *given: Any) -> Any:
+        """Do it on so many labels met, by the backend that was asked for or the one that is done first."""
+        backend = engine.backend
+        if backend == "auto":
+            backend = self.quickest(engine, size, classes)
+        else:
+            _check_backend(backend)
+        module = importlib.import_module(f"verax.kernels._{backend}_{self.family}")
+        return getattr(module, self.name)(*given, engine)
+
+    def quickest(self, engine: Engine, size: float, classes: int) -> str:
+        """The backend that will be done first, counting what it takes to load."""
+        by_numpy = size * self.numpy(classes) * 1e-9
+        if by_numpy < _WORTH_CALLING:
+            return "numpy"
+        by_numba = size * self.numba(classes) * 1e-9 / ((engine.threads or cores()) if self.threaded else 1)
+        saved, fast = by_numpy - by_numba, _is_installed("numba")
+        if saved < _WORTH_CALLING:
+            return "numpy"
+        if self.device and (by_numba if fast else by_numpy) > _WORTH_A_DEVICE and _has_gpu():
+            return "torch"
+        loaded = f"verax.kernels._numba_{self.family}" in sys.modules
+        return "numba" if fast and (loaded or saved > _WORTH_LOADING) else "numpy"
+
+
+def _numpy_pair(classes: int) -> float:
+    return min(0.013 * (classes - 1) * classes, 0.5 + 0.04 * classes, 2.0)
+
+
+def _numba_pair(classes: int) -> float:
+    return min(0.001 * (classes - 1) ** 2, 0.5)
+
+
+_COUNTS = _Operation("counts", "pairs", _numpy_pair, _numba_pair)
+_LEARNED = _Operation("totals", "pairs", _numpy_pair, _numba_pair)
+_GIVEN = replace(_LEARNED, numba=lambda classes: min(_numba_pair(classes), 0.002 * classes))
+_PHI = _Operation("phi", "phi", lambda n: _numpy_pair(n) + 2.5, lambda n: _numba_pair(n) + 0.3, device=False)
+_SUMS = _Operation("sums", "phi", lambda _: 2.5, lambda _: 0.3, device=False)
+_TALLIES = _Operation("tallies", "tasks", lambda n: 0.35 * n, lambda n: 0.2 + 0.04 * n, threaded=False)
+_WEIGHED = _Operation("weighed", "tasks", lambda _: 3.0, lambda _: 0.4, threaded=False)
+_SPREAD = _Operation("spread", "tasks", lambda n: 8.0 + 0.3 * n, lambda n: 0.2 * n, threaded=False, device=False)
+_INFLUENCE = replace(_SPREAD, name="influence", numba=_SPREAD.numpy)  # numba has none of its own
 _DEFAULT = Engine()
 
 
@@ -73,9 +165,8 @@ def counts(
     [[1, 0], [1, 1]]
     """
     classes, parts = int(classes), int(parts)
-    _check(rows, columns, classes, part, parts)
-    kernel = _kernel(engine, "counts", rows, columns, classes)
-    found: Ints = kernel.counts(rows, columns, classes, part, parts, engine)
+    _check_labels(rows, columns, classes, part, parts)
+    found: Ints = _COUNTS.run(engine, _pairs(rows, columns), classes, rows, columns, classes, part, parts)
     return found
 
 
@@ -93,10 +184,10 @@ def totals(
     ([[8, 4], [4, 6]], [4])
     """
     classes = int(classes)
-    _check(rows, columns, classes, half, 1 if half is None else 2)
-    sign = _check_sign(sign, half, classes)
-    kernel = _kernel(engine, "totals" if isinstance(sign, str) else "given", rows, columns, classes)
-    found: tuple[Ints, Ints] = kernel.totals(rows, columns, classes, sign, half, engine)
+    _check_labels(rows, columns, classes, half, 1 if half is None else 2)
+    sign = _checked_sign(sign, half, classes)
+    operation = _LEARNED if isinstance(sign, str) else _GIVEN
+    found: tuple[Ints, Ints] = operation.run(engine, _pairs(rows, columns), classes, rows, columns, classes, sign, half)
     return found
 
 
@@ -121,10 +212,9 @@ def phi(
     [0.125, 0.0, 0.0, -0.125]
     """
     classes = int(classes)
-    _check(rows, columns, classes, half, 1 if half is None else 2)
-    sign = _check_sign(sign, half, classes)
-    kernel = _kernel(engine, "phi", rows, columns, classes)
-    found: tuple[Ints, Ints, Floats] = kernel.phi(rows, columns, classes, sign, half, skip, engine)
+    _check_labels(rows, columns, classes, half, 1 if half is None else 2)
+    sign, pairs = _checked_sign(sign, half, classes), len(columns) * rows.size
+    found: tuple[Ints, Ints, Floats] = _PHI.run(engine, pairs, classes, rows, columns, classes, sign, half, skip)
     return found
 
 
@@ -137,13 +227,89 @@ def sums(rows: Labels, columns: Labels, tables: Floats, part: Ints | None = None
     [[3.0, 5.0, 0.0]]
     """
     parts, classes = tables.shape[2], tables.shape[-1]
-    _check(rows, columns, classes, part, parts)
-    kernel = _kernel(engine, "sums", rows, columns, classes)
-    found: Floats = kernel.sums(rows, columns, tables, part, engine)
+    _check_labels(rows, columns, classes, part, parts)
+    found: Floats = _SUMS.run(engine, _pairs(rows, columns), classes, rows, columns, tables, part)
     return found
 
 
-def _check(rows: Labels, columns: Labels, classes: int, part: Ints | None, parts: int) -> None:
+def tallies(labels: Labels, classes: int, engine: Engine = _DEFAULT) -> tuple[Ints, Ints]:
+    """How often each label was said on each task (N, L), and by each agent (K, L).
+
+    >>> said, held = tallies(np.array([[0, 1, 1], [0, 0, 1]]), 2)
+    >>> said.tolist(), held.tolist()
+    ([[2, 0], [1, 1], [0, 2]], [[1, 2], [2, 1]])
+    """
+    found: tuple[Ints, Ints] = _TALLIES.run(engine, labels.size, classes, labels, classes)
+    return found
+
+
+def weighed(labels: Labels, table: Ints, engine: Engine = _DEFAULT) -> Ints:
+    """Sum over tasks n of table[n, label], for every agent: (K,).
+
+    >>> weighed(np.array([[0, 1], [1, 1]]), np.array([[1, 10], [100, 1000]])).tolist()
+    [1001, 1010]
+    """
+    found: Ints = _WEIGHED.run(engine, labels.size, table.shape[1], labels, table)
+    return found
+
+
+def centre(n: int, held: Ints, rest: Ints, matrix: npt.NDArray[Any], same: bool) -> tuple[Floats, Floats]:
+    """What `spread` takes out of each agent's psi: share (K, L) of what was said, shift (K, L) by label.
+
+    `held` and `rest` (K, L) are how often an agent and its peers said each label on n tasks; `same` where what was said
+    counts the agent among its own peers.
+
+    >>> centre(4, np.array([[2, 2]]), np.array([[1, 3]]), np.eye(2), False)
+    (array([[0.5, 0.5]]), array([[ 0.25, -0.25]]))
+    """
+    s, own, theirs = matrix.astype(np.float64), held / n, rest / n
+    share, rows = times(own, s), times(theirs, s.T)
+    shift = np.einsum("kl,kl->k", own, rows)[:, None] - rows
+    if same:
+        shift += share - np.diagonal(s)
+    return share, shift
+
+
+def times(held: Any, matrix: npt.NDArray[Any]) -> Any:
+    """held @ S, which the usual S leaves as it is.
+
+    >>> times(np.array([[1, 2]]), np.array([[0, 1], [1, 0]])).tolist()
+    [[2, 1]]
+    """
+    return held if np.array_equal(matrix, np.eye(len(matrix))) else held @ matrix
+
+
+def influence(
+    labels: Labels, weight: Floats, said: Floats, share: Floats, shift: Floats, engine: Engine = _DEFAULT
+) -> Floats:
+    """psi of every agent and task: weight[n, label] + shift[label] - share . said[n]: (K, N).
+
+    >>> influence(np.array([[0, 1]]), np.eye(2), np.ones((2, 2)), np.array([[0.5, 0.5]]), np.zeros((1, 2))).tolist()
+    [[0.0, 0.0]]
+    """
+    found: Floats = _INFLUENCE.run(engine, labels.size, weight.shape[1], labels, weight, said, share, shift)
+    return found
+
+
+def spread(
+    labels: Labels, weight: Floats, said: Floats, share: Floats, shift: Floats, engine: Engine = _DEFAULT
+) -> tuple[Floats, Floats]:
+    """The sum of each agent's psi over tasks, and of its squared distance from its mean: (K,) each.
+
+    >>> spread(np.array([[0, 1]]), np.eye(2), np.ones((2, 2)), np.zeros((1, 2)), np.array([[0.0, 2.0]]))
+    (array([4.]), array([2.]))
+    """
+    given, classes = (labels, weight, said, share, shift), weight.shape[1]
+    found: tuple[Floats, Floats] = _SPREAD.run(engine, labels.size, classes, *given)
+    return found
+
+
+def _pairs(rows: Labels, columns: Labels) -> float:
+    """How many labels meet; half of them where the agents meet themselves."""
+    return len(columns) * rows.size * (0.5 if rows is columns else 1.0)
+
+
+def _check_labels(rows: Labels, columns: Labels, classes: int, part: Ints | None, parts: int) -> None:
     """Refuse what a kernel would read or write outside its arrays."""
     if rows.ndim != 2 or columns.ndim != 2 or rows.shape[1] != columns.shape[1]:
         raise InputError(f"labels of shapes {rows.shape} and {columns.shape} do not meet; give (I, N) and (J, N)")
@@ -156,7 +322,7 @@ def _check(rows: Labels, columns: Labels, classes: int, part: Ints | None, parts
         raise InputError(f"a task's part is missing or outside 0..{parts - 1}; give one in that range for each task")
 
 
-def _check_sign(sign: Sign, half: Ints | None, classes: int) -> Sign:
+def _checked_sign(sign: Sign, half: Ints | None, classes: int) -> Sign:
     """S as small integers, or the name of how it is learned."""
     if (half is None) == (isinstance(sign, str) and sign == "split"):
         raise OptionError("a sign learned on the other half needs halves, and no other does; give both or neither")
@@ -168,63 +334,3 @@ def _check_sign(sign: Sign, half: Ints | None, classes: int) -> Sign:
     if matrix.shape != (classes, classes) or not np.isin(matrix, (0, 1)).all():
         raise InputError(f"a sign of shape {matrix.shape} does not fit; give 0 or 1 for each of {classes} x {classes}")
     return matrix.astype(np.int8)
-
-
-# Seconds saved. Measured on one core of an AMD EPYC (Zen 4) with NumPy 2.4 and numba 0.68: importing numba and loading
-# its kernels takes 0.7 s, compiling them, once a machine, 8 s more; importing torch takes 2 s.
-_WORTH_CALLING, _WORTH_LOADING, _WORTH_A_DEVICE = 0.05, 1.5, 5.0
-
-
-def _seconds(work: str, rows: Labels, columns: Labels, classes: int) -> tuple[float, float]:
-    """About what NumPy and numba would take on that core; nanoseconds a pair and task, whatever their number."""
-    planes = classes - 1
-    by_numpy = min(0.013 * planes * (planes + 1), 0.5 + 0.04 * classes, 2.0)
-    by_numba = min(0.001 * planes**2, 0.5)
-    if work == "given":
-        by_numba = min(by_numba, 0.002 * classes)
-    if work == "sums":
-        by_numpy = by_numba = 0.0
-    if work in ("phi", "sums"):
-        by_numpy, by_numba = by_numpy + 2.5, by_numba + 0.3
-    pairs = len(rows) * len(columns) * rows.shape[1] * (0.5 if rows is columns and work != "phi" else 1.0)
-    return pairs * by_numpy * 1e-9, pairs * by_numba * 1e-9
-
-
-def _kernel(engine: Engine, work: str, rows: Labels, columns: Labels, classes: int) -> Any:
-    """The module that does this work: the one asked for, or the one that will be done first."""
-    if engine.backend not in BACKENDS:
-        raise OptionError(f"backend is {engine.backend!r}; choose one of {', '.join(BACKENDS)}")
-    name = engine.backend
-    if name == "auto" or (name == "torch" and work in ("phi", "sums")):
-        name = _quickest(engine, work, rows, columns, classes)
-    elif name != "numpy" and importlib.util.find_spec(name) is None:
-        raise ExtraMissing(f"Counts by {name}", {"numba": "fast", "torch": "torch"}[name])
-    return importlib.import_module(f"verax.kernels._{name}")
-
-
-def _quickest(engine: Engine, work: str, rows: Labels, columns: Labels, classes: int) -> str:
-    """The backend that will be done first, counting what it takes to load."""
-    by_numpy, by_numba = _seconds(work, rows, columns, classes)
-    by_numba /= engine.threads or cores()
-    saved = by_numpy - by_numba
-    if saved < _WORTH_CALLING:
-        return "numpy"
-    fast = importlib.util.find_spec("numba") is not None
-    if work not in ("phi", "sums") and (by_numba if fast else by_numpy) > _WORTH_A_DEVICE and _device():
-        return "torch"
-    loaded = "verax.kernels._numba" in sys.modules
-    return "numba" if fast and (loaded or saved > _WORTH_LOADING) else "numpy"
-
-
-def _device() -> bool:
-    """Whether torch is here, and a GPU that it can use; importing it takes seconds."""
-    return importlib.util.find_spec("torch") is not None and bool(importlib.import_module("torch").cuda.is_available())
-
-
-def cores() -> int:
-    """How many cores this process may use.
-
-    >>> cores() >= 1
-    True
-    """
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -17,29 +17,26 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from verax.kernels import Engine, Floats, Ints, Labels, Sign
+from verax.kernels import Engine, Ints, Labels, Sign
+from verax.kernels._cells import excess, signs
 
 Planes = npt.NDArray[np.float32]
 
 _RADIX = 4096
 _GEMM_TASKS = 2048  # a product of so many tasks is as quick as one of more
-_MOST_CELLS = 2**16 - 1  # that 16 bits can number
+MOST_CELLS = 2**16 - 1  # that 16 bits can number
 _TWOFOLD_TASKS = 2**20
 _BATCH = 2**16  # numbers in one histogram: few calls, still in cache, and 16 bits can number its cells
 
 
 def counts(rows: Labels, columns: Labels, classes: int, part: Ints | None, parts: int, engine: Engine) -> Ints:
-    """How often row i says k while column j says l on a part's tasks: (I, J, parts, L, L).
-
-    >>> counts(np.array([[0, 1, 1, -1]]), np.array([[0, 1, 0, 1]]), 2, None, 1, Engine())[0, 0, 0].tolist()
-    [[1, 0], [1, 1]]
-    """
+    """See `verax.kernels.counts`: by the way that takes least on so many agents and tasks."""
     shape = (len(rows), len(columns), parts, classes, classes)
     if not len(rows) or not len(columns) or not rows.shape[1]:
         return np.zeros(shape, dtype=np.int64)
     left_out = bool(rows.min() < 0 or columns.min() < 0)
     found = np.empty(shape, dtype=np.int64)
-    way = _cheapest(len(rows), len(columns), rows.shape[1], classes, left_out, parts)
+    way = _cheapest_way(len(rows), len(columns), rows.shape[1], classes, left_out, parts)
     way.count(rows, columns, part, found, engine)
     return found
 
@@ -52,13 +49,13 @@ class _Way(Protocol):
         """Fill found (I, J, parts, L, L)."""
 
 
-def _cheapest(rows: int, columns: int, tasks: int, classes: int, left_out: bool, parts: int) -> _Way:
+def _cheapest_way(rows: int, columns: int, tasks: int, classes: int, left_out: bool, parts: int) -> _Way:
     """The way that takes least on so many agents and tasks."""
     ways: list[_Way] = [_Products(left_out)]
     width = classes + left_out
     for r in range(1, min(rows, 8) + 1):
         for c in range(1, min(columns, 8) + 1):
-            if r == c == 1 or parts * width ** (r + c) <= _MOST_CELLS:
+            if r == c == 1 or parts * width ** (r + c) <= MOST_CELLS:
                 ways.append(_Folded(left_out, r, c))
     if parts == 1 and width**2 <= 2**8:
         ways.append(_Twofold(left_out))
@@ -80,23 +77,23 @@ class _Products:
     def count(self, rows: Labels, columns: Labels, part: Ints | None, found: Ints, engine: Engine) -> None:
         """Tile by tile; agents beside themselves need the tiles above the diagonal only."""
         classes, parts = found.shape[-1], found.shape[2]
-        step, span = _tile(max(len(rows), len(columns)), classes - 1 + self.left_out, engine)
+        step, span = _tile_size(max(len(rows), len(columns)), classes - 1 + self.left_out, engine)
         for h in range(parts):
             x, y = (rows, columns) if part is None else (rows[:, part == h], columns[:, part == h])
-            for i, j in _tiles(len(rows), len(columns), step, rows is columns):
-                found[i, j, h] = self._cells(x[i], y[j], classes, span)
+            for i, j in square_tiles(len(rows), len(columns), step, rows is columns):
+                found[i, j, h] = self._all_cells(x[i], y[j], classes, span)
         if rows is columns:
-            mirror(found)
+            mirror_pairs(found)
 
-    def _cells(self, rows: Labels, columns: Labels, classes: int, span: int) -> Ints:
+    def _all_cells(self, rows: Labels, columns: Labels, classes: int, span: int) -> Ints:
         """C (I, J, L, L) on all these tasks."""
         planes, tasks = classes - 1 + self.left_out, rows.shape[1]
         shape = ((planes + 1) // 2, len(rows), planes, len(columns))
         met = np.zeros((2, *shape), dtype=np.int64)
         a, b = np.zeros((planes, len(rows)), dtype=np.int64), np.zeros((planes, len(columns)), dtype=np.int64)
         for start in range(0, tasks, span):
-            x = self._planes(rows[:, start : start + span], planes)
-            y = self._planes(columns[:, start : start + span], planes)
+            x = self._label_planes(rows[:, start : start + span], planes)
+            y = self._label_planes(columns[:, start : start + span], planes)
             a += x.sum(-1).astype(np.int64)
             b += y.sum(-1).astype(np.int64)
             packed = x[0::2]
@@ -106,9 +103,9 @@ class _Products:
             met[0] += both & (_RADIX - 1)
             met[1] += both >> 12
         c = met.swapaxes(0, 1).reshape(-1, *shape[1:])[:planes].transpose(1, 3, 0, 2)
-        return self._complete(c, a.T[:, None, : classes - 1], b.T[None, :, : classes - 1], tasks, classes)
+        return self._add_last_label(c, a.T[:, None, : classes - 1], b.T[None, :, : classes - 1], tasks, classes)
 
-    def _planes(self, labels: Labels, planes: int) -> Planes:
+    def _label_planes(self, labels: Labels, planes: int) -> Planes:
         x = np.empty((planes, *labels.shape), dtype=np.float32)
         for k in range(planes):
             np.equal(labels, k, out=x[k])
@@ -116,7 +113,7 @@ class _Products:
             np.greater_equal(labels, 0, out=x[-1])
         return x
 
-    def _complete(self, met: Ints, a: Ints, b: Ints, tasks: int, classes: int) -> Ints:
+    def _add_last_label(self, met: Ints, a: Ints, b: Ints, tasks: int, classes: int) -> Ints:
         """The last label's cells, from margins: the agents' own, or met by the plane of tasks answered."""
         last = classes - 1
         full = np.empty((*met.shape[:2], classes, classes), dtype=np.int64)
@@ -130,7 +127,7 @@ class _Products:
         return full
 
 
-def _tile(agents: int, planes: int, engine: Engine) -> tuple[int, int]:
+def _tile_size(agents: int, planes: int, engine: Engine) -> tuple[int, int]:
     """How many agents a side and how many tasks: small enough to skip half, and to fit planes and products."""
     step, span = max(16, min(128, agents // 2)), _GEMM_TASKS
     while step > 1 and 12 * planes * step * span + 24 * (planes * step) ** 2 > engine.max_bytes:
@@ -140,7 +137,7 @@ def _tile(agents: int, planes: int, engine: Engine) -> tuple[int, int]:
     return step, span
 
 
-def _tiles(rows: int, columns: int, step: int, mirror: bool) -> Iterator[tuple[slice, slice]]:
+def square_tiles(rows: int, columns: int, step: int, mirror: bool) -> Iterator[tuple[slice, slice]]:
     """Squares of pairs; without those below the diagonal where the columns are the rows."""
     for i in range(0, rows, step):
         for j in range(i if mirror else 0, columns, step):
@@ -160,7 +157,7 @@ class _Folded:
         width, folds = classes + self.left_out, self.rows + self.columns
         cells, across = parts * width**folds, -(-columns // self.columns)
         unfolded = 0.0 if folds == 2 else 9e3 + 0.04 * width * (self.rows * cells + folds * width ** (self.columns + 1))
-        each = 1.6 * tasks + 1.1 * cells + (2e3 + unfolded) / min(across, _batch(tasks, cells))
+        each = 1.6 * tasks + 1.1 * cells + (2e3 + unfolded) / min(across, _batch_size(tasks, cells))
         return float(-(-rows // self.rows) * (4e4 + across * each) + 0.4 * (rows + columns) * tasks)
 
     def count(self, rows: Labels, columns: Labels, part: Ints | None, found: Ints, engine: Engine) -> None:
@@ -173,55 +170,57 @@ class _Folded:
             first = None if part is None else part[start : start + span] * width ** (self.rows + self.columns)
             for j in range(0, len(columns), step):
                 below = min(len(rows), j + step) if rows is columns else len(rows)
-                self._add(x[:below], y[j : j + step], first, found[:below, j : j + step], width, start == 0)
+                self._add_counts(x[:below], y[j : j + step], first, found[:below, j : j + step], width, start == 0)
         if rows is columns:
-            mirror(found)
+            mirror_pairs(found)
 
-    def _add(self, rows: Labels, columns: Labels, first: Ints | None, found: Ints, width: int, new: bool) -> None:
+    def _add_counts(
+        self, rows: Labels, columns: Labels, first: Ints | None, found: Ints, width: int, new: bool
+    ) -> None:
         parts, shape = found.shape[2], (width**self.rows, width**self.columns)
         cells = parts * shape[0] * shape[1]
-        kind: Any = np.uint16 if cells <= _MOST_CELLS else np.int64
-        codes = _fold(columns, self.columns, width, kind, self.left_out)
-        batch = min(len(codes), _batch(rows.shape[1], cells))
+        kind: Any = np.uint16 if cells <= MOST_CELLS else np.int64
+        codes = fold_agents(columns, self.columns, width, kind, self.left_out)
+        batch = min(len(codes), _batch_size(rows.shape[1], cells))
         shift = np.arange(batch, dtype=kind)[:, None] * kind(cells)
         if first is not None:
             shift = shift + first.astype(kind)
         for i in range(0, len(rows), self.rows):
             group = rows[i : i + self.rows]
-            base = _fold(group, self.rows, width, kind, self.left_out) * kind(shape[1]) + shift
+            base = fold_agents(group, self.rows, width, kind, self.left_out) * kind(shape[1]) + shift
             for g in range(0, len(codes), batch):
                 some = codes[g : g + batch]
                 table = np.bincount((base[: len(some)] + some).ravel(), minlength=len(some) * cells)
                 into = found[i : i + self.rows, g * self.columns : (g + len(some)) * self.columns]
-                each = self._unfold(table.reshape(len(some), parts, *shape), width, found.shape[2:])
+                each = self._sum_out(table.reshape(len(some), parts, *shape), width, found.shape[2:])
                 each = each[: len(into), : into.shape[1]]
                 into[...] = each if new else into + each
 
-    def _unfold(self, table: Ints, width: int, shape: tuple[int, ...]) -> Ints:
+    def _sum_out(self, table: Ints, width: int, shape: tuple[int, ...]) -> Ints:
         """Sum out the other agents of each fold, as products with 0/1 matrices; sums under 2^24 are exact."""
         if self.rows == self.columns == 1:
             return table[None, ..., self.left_out :, self.left_out :]
         summed = table.astype(np.float32)
         if self.rows > 1:
-            summed = _margins(width, self.rows) @ summed
+            summed = _digit_sums(width, self.rows) @ summed
         if self.columns > 1:
-            summed = summed @ _margins(width, self.columns).T
+            summed = summed @ _digit_sums(width, self.columns).T
         apart = summed.reshape(*table.shape[:2], self.rows, width, self.columns, width).transpose(2, 0, 4, 1, 3, 5)
         return apart[..., self.left_out :, self.left_out :].reshape(self.rows, -1, *shape).astype(np.int64)
 
 
 @functools.lru_cache(maxsize=32)
-def _margins(width: int, size: int) -> Planes:
+def _digit_sums(width: int, size: int) -> Planes:
     """Row (k, l) has a 1 for every number of so many digits whose digit k is l."""
     digits = np.indices((width,) * size).reshape(size, -1)
     return np.concatenate([digits[k] == np.arange(width)[:, None] for k in range(size)]).astype(np.float32)
 
 
-def _batch(tasks: int, cells: int) -> int:
+def _batch_size(tasks: int, cells: int) -> int:
     return max(1, _BATCH // max(tasks, cells))
 
 
-def _fold(labels: Labels, size: int, width: int, kind: Any, border: bool) -> npt.NDArray[Any]:
+def fold_agents(labels: Labels, size: int, width: int, kind: Any, border: bool) -> npt.NDArray[Any]:
     """Groups of so many agents as one number a task; the last group is filled up with agents that say 0."""
     codes = labels[::size].astype(kind)
     for k in range(1, size):
@@ -249,13 +248,13 @@ class _Twofold:
         for i, j in np.ndindex(found.shape[:2]):
             found[i, j] = 0
             for start in range(0, rows.shape[1], span):
-                self._add(rows[i, start : start + span], columns[j, start : start + span], found[i, j, 0])
+                self._add_counts(rows[i, start : start + span], columns[j, start : start + span], found[i, j, 0])
 
-    def _add(self, row: Labels, column: Labels, found: Ints) -> None:
+    def _add_counts(self, row: Labels, column: Labels, found: Ints) -> None:
         """Both bytes of the number are counts; a last task without a partner is counted alone."""
         border, width = int(self.left_out), len(found) + self.left_out
-        code = _bytes(row) * np.uint8(width)
-        code += _bytes(column)
+        code = _as_bytes(row) * np.uint8(width)
+        code += _as_bytes(column)
         if border:
             code += np.uint8(width + 1)
         even = len(code) // 2 * 2
@@ -264,18 +263,17 @@ class _Twofold:
         found += cells[: width**2].reshape(width, width)[border:, border:]
 
 
-def _bytes(labels: Labels) -> npt.NDArray[np.uint8]:
+def _as_bytes(labels: Labels) -> npt.NDArray[np.uint8]:
     return labels.view(np.uint8) if labels.itemsize == 1 else labels.astype(np.uint8)
 
 
-def mirror(found: Ints) -> None:
+def mirror_pairs(found: Ints) -> None:
     """Fill the pairs below the diagonal from those above: C_ji = C_ij^T."""
     for i in range(len(found)):
         found[i + 1 :, i] = found[i, i + 1 :].swapaxes(-1, -2)
 
 
 Count = Callable[[Labels, Labels, int, Ints | None, int, Engine], Ints]
-Add = Callable[[Labels, Labels, Floats, Ints | None, Engine], Floats]
 
 
 def totals(
@@ -287,17 +285,12 @@ def totals(
     engine: Engine,
     count: Count = counts,
 ) -> tuple[Ints, Ints]:
-    """sum_kl S(k, l) (n C(k, l) - a(k) b(l)) and n, for every pair and half: (I, J, H) each.
-
-    >>> labels = np.array([[0, 1, 1, 0], [0, 1, 1, 1]])
-    >>> totals(labels, labels, 2, "plugin", None, Engine())[0][:, :, 0].tolist()
-    [[8, 4], [4, 6]]
-    """
+    """See `verax.kernels.totals`; what counts may be another's."""
     parts = 1 if half is None else 2
     total = np.empty((len(rows), len(columns), parts), dtype=np.int64)
     tasks = np.empty_like(total)
     same = rows is columns and (isinstance(sign, str) or bool((sign == sign.T).all()))
-    for i, j in _tiles(len(rows), len(columns), _side(parts * classes**2, engine), same):
+    for i, j in square_tiles(len(rows), len(columns), side_of_tile(parts * classes**2, engine), same):
         x = rows[i]
         y = x if rows is columns and i == j else columns[j]
         total[i, j], tasks[i, j] = reduced(count(x, y, classes, half, parts, engine), sign)
@@ -306,16 +299,9 @@ def totals(
     return total, tasks
 
 
-def _side(cells: int, engine: Engine) -> int:
+def side_of_tile(cells: int, engine: Engine) -> int:
     """Agents a side of a tile whose counts, and four arrays like them, fit the memory."""
     return max(1, min(256, math.isqrt(engine.max_bytes // 2 // (40 * cells))))
-
-
-def excess(counts: Ints) -> Ints:
-    """n C - a b^T of every table."""
-    found: Ints = counts * counts.sum((-2, -1), keepdims=True)
-    found -= counts.sum(-1, keepdims=True) * counts.sum(-2, keepdims=True)
-    return found
 
 
 def reduced(counts: Ints, sign: Sign) -> tuple[Ints, Ints]:
@@ -326,97 +312,5 @@ def reduced(counts: Ints, sign: Sign) -> tuple[Ints, Ints]:
         if isinstance(sign, str) and sign == "plugin":
             np.maximum(over, 0, out=over).sum((-2, -1), out=found)
         else:
-            (over * _signs(over, sign)).sum((-2, -1), out=found)
+            (over * signs(over, sign)).sum((-2, -1), out=found)
     return total, np.asarray(counts.sum((-2, -1)))
-
-
-def _signs(over: Ints, sign: Sign) -> npt.NDArray[np.bool_]:
-    """S, given or learned where n C > a b^T: on the same half, or on the other."""
-    if not isinstance(sign, str):
-        return sign.astype(np.bool_)
-    return over > 0 if sign == "plugin" else (over > 0)[..., ::-1, :, :]
-
-
-def phi(
-    rows: Labels,
-    columns: Labels,
-    classes: int,
-    sign: Sign,
-    half: Ints | None,
-    skip: Ints | None,
-    engine: Engine,
-    count: Count = counts,
-    add: Add | None = None,
-) -> tuple[Ints, Ints, Floats]:
-    """The totals, and for each row and task the sum over columns of (psi - mean psi) / N. See `verax.kernels.phi`.
-
-    >>> labels = np.array([[0, 1, 1, 0], [0, 1, 1, 1]])
-    >>> phi(labels[:1], labels[1:], 2, "plugin", None, None, Engine())[2].tolist()
-    [[0.125, 0.0, 0.0, -0.125]]
-    """
-    found, parts = np.zeros(rows.shape), 1 if half is None else 2
-    total = np.zeros((len(rows), len(columns), parts), dtype=np.int64)
-    tasks = np.zeros_like(total)
-    side = _side(2 * parts * classes**2, engine)
-    for i, j in _tiles(len(rows), len(columns), side, False):
-        met = count(rows[i], columns[j], classes, half, parts, engine)
-        total[i, j], tasks[i, j] = reduced(met, sign)
-        tables = centred(met, sign)
-        if skip is not None:
-            tables[np.arange(j.start, j.stop) == skip[i, None]] = 0.0
-        found[i] += (add or sums)(rows[i], columns[j], tables, half, engine)
-    return total, tasks, found
-
-
-def centred(counts: Ints, sign: Sign) -> Floats:
-    """(psi - mean psi) / N of every cell, from counts (I, J, H, L, L): an exact integer over n^2 N.
-
-    psi(k, l) = (e_k - a/n)^T S (e_l - b/n), in each half with its own n; N is both halves together.
-    """
-    n, a, b = counts.sum((-2, -1), keepdims=True), counts.sum(-1, keepdims=True), counts.sum(-2, keepdims=True)
-    s = np.broadcast_to(_signs(excess(counts), sign), counts.shape).astype(np.int64)
-    across, down = (s * b).sum(-1, keepdims=True), (s * a).sum(-2, keepdims=True)
-    met, expected = (s * counts).sum((-2, -1), keepdims=True), (a * across).sum((-2, -1), keepdims=True)
-    top = n * (n * s - across - down - met) + 2 * expected
-    whole = n.sum(-3, keepdims=True)
-    return np.where((n < 2) | (whole < 2), 0.0, top / np.maximum(n.astype(np.float64) ** 2 * whole, 1.0))
-
-
-def sums(rows: Labels, columns: Labels, tables: Floats, part: Ints | None, engine: Engine) -> Floats:
-    """Sum over the columns j of tables[i, j, part(n), row_i(n), column_j(n)], for every row and task: (I, N).
-
-    Several columns are folded into one number, and their tables into one: fewer look-ups for small tables.
-
-    >>> tables = np.array([[[[[3., 4.], [5., 6.]]]]])
-    >>> sums(np.array([[0, 1, -1]]), np.array([[0, 0, 0]]), tables, None, Engine()).tolist()
-    [[3.0, 5.0, 0.0]]
-    """
-    found = np.zeros(rows.shape)
-    parts, width = tables.shape[2], tables.shape[-1] + 1
-    most = min(_MOST_CELLS, rows.shape[1] // 4)
-    size = next((c for c in (3, 2) if parts * width ** (c + 1) <= most), 1)
-    span = max(2**12, engine.max_bytes // 32)
-    kind: Any = np.uint16 if parts * width ** (size + 1) <= _MOST_CELLS else np.int64
-    step = size * max(1, engine.max_bytes // 4 // (2 * max(1, min(span, rows.shape[1]))))
-    for start in range(0, rows.shape[1], span):
-        x, y = rows[:, start : start + span], columns[:, start : start + span]
-        for j in range(0, len(columns), step):
-            codes = _fold(y[j : j + step], size, width, kind, True)
-            for i, row in enumerate(x):
-                base = (row + 1).astype(kind) * kind(width**size)
-                if part is not None:
-                    base += (part[start : start + span] * width ** (size + 1)).astype(kind)
-                bordered = np.pad(tables[i, j : j + step], ((0, 0), (0, 0), (1, 0), (1, 0)))
-                into = found[i, start : start + span]
-                for g, code in enumerate(codes):
-                    into += _table(bordered[g * size : (g + 1) * size], size)[base + code]
-    return found
-
-
-def _table(tables: Floats, size: int) -> Floats:
-    """One table of what several columns say together: the sum of their own; fewer at the end than elsewhere."""
-    parts, width = tables.shape[1:3]
-    table = np.zeros((parts, width, *(width,) * size))
-    for k, each in enumerate(tables):
-        table += each.reshape(parts, width, *(width if q == k else 1 for q in range(size)))
-    return table.ravel()

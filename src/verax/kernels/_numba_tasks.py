@@ -13,23 +13,10 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from verax.kernels import Floats, Ints, Labels
-from verax.kernels._compiled import (
-    I8,
-    I32,
-    I64,
-    WORD,
-    call,
-    cgutils,
-    compiled,
-    in_all,
-    is_label,
-    load,
-    narrow,
-    ones,
-    says,
-    whole,
-)
+from verax.kernels import Engine, Floats, Ints, Labels
+from verax.kernels import _compiled as llvm
+from verax.kernels._compiled import WORD, compiled, narrow, ones, says
+from verax.kernels._numpy_tasks import influence as influence
 
 _BLOCK, _BATCH = 256, 64
 _LANES = 32  # tasks that masks are made for at once
@@ -39,17 +26,17 @@ _LINE = 64  # bytes of a cache line
 _DOUBLE = ir.DoubleType()
 
 
-def tallies(labels: Labels, classes: int) -> tuple[Ints, Ints]:
-    """As `per_task.tallies`."""
+def tallies(labels: Labels, classes: int, engine: Engine) -> tuple[Ints, Ints]:
+    """See `verax.kernels.tallies`."""
     labels = narrow(labels, classes)
     said = np.zeros((labels.shape[1], classes), dtype=np.int64)
     held = np.zeros((labels.shape[0], classes), dtype=np.int64)
-    (_packed if classes <= 10 else _counted)(labels, said, held)
+    (_tally_in_words if classes <= 10 else _tally_one_by_one)(labels, said, held)
     return said, held
 
 
 @compiled
-def _packed(labels, said, held):  # type: ignore[no-untyped-def]
+def _tally_in_words(labels, said, held):  # type: ignore[no-untyped-def]
     """Ten counters of six bits in a word a task, emptied before any can run over; and the bits of 64 tasks an agent."""
     agents, tasks = labels.shape
     classes, words = held.shape[1], tasks // WORD
@@ -74,7 +61,7 @@ def _packed(labels, said, held):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def _counted(labels, said, held):  # type: ignore[no-untyped-def]
+def _tally_one_by_one(labels, said, held):  # type: ignore[no-untyped-def]
     agents, tasks = labels.shape
     for i in range(agents):
         for n in range(tasks):
@@ -83,7 +70,7 @@ def _counted(labels, said, held):  # type: ignore[no-untyped-def]
             held[i, k] += 1
 
 
-def _columns(table: npt.NDArray[Any], kind: type[np.generic]) -> npt.NDArray[Any]:
+def _aligned_columns(table: npt.NDArray[Any], kind: type[np.generic]) -> npt.NDArray[Any]:
     """The columns of a table (N, L) as rows, each from the start of a cache line; they may be longer than N."""
     tasks, classes = table.shape
     size = np.dtype(kind).itemsize
@@ -95,19 +82,19 @@ def _columns(table: npt.NDArray[Any], kind: type[np.generic]) -> npt.NDArray[Any
     return found
 
 
-def weighed(labels: Labels, table: Ints) -> Ints:
-    """As `per_task.weighed`."""
+def weighed(labels: Labels, table: Ints, engine: Engine) -> Ints:
+    """See `verax.kernels.weighed`."""
     classes = table.shape[1]
     labels, found = narrow(labels, classes), np.zeros(len(labels) + 1, dtype=np.int64)
     if classes <= _FEW and table.min(initial=0) >= 0 and table.max(initial=0) < 2**31 // (_STAY // _LANES):
-        _weighed_by_masks(labels, _columns(table, np.int32), found)
+        _weighed_by_masks(labels, _aligned_columns(table, np.int32), found)
     else:
-        _weighed(labels, np.ascontiguousarray(table).ravel(), classes, found)
+        _weighed_by_look_up(labels, np.ascontiguousarray(table).ravel(), classes, found)
     return found[:-1]
 
 
 @compiled
-def _weighed(labels, flat, classes, found):  # type: ignore[no-untyped-def]
+def _weighed_by_look_up(labels, flat, classes, found):  # type: ignore[no-untyped-def]
     agents, tasks = labels.shape
     for i in range(agents):
         row, total = labels[i], 0
@@ -116,28 +103,30 @@ def _weighed(labels, flat, classes, found):  # type: ignore[no-untyped-def]
         found[i] = total
 
 
-def _weigh(_: Any, line: Any, step: Any, columns: Any, stride: Any, classes: Any, words: Any, found: Any) -> Any:
+def _weigh_two_agents(
+    _: Any, line: Any, step: Any, columns: Any, stride: Any, classes: Any, words: Any, found: Any
+) -> Any:
     """Add up columns[label] (int32) of two agents, the second a step after the first; addresses throughout."""
-    held, sums = ir.VectorType(I8, _LANES), ir.VectorType(I32, _LANES)
+    held, sums = ir.VectorType(llvm.I8, _LANES), ir.VectorType(llvm.I32, _LANES)
 
     def code(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
         line, step, columns, stride, classes, words, found = args
-        both = [cgutils.alloca_once(builder, sums) for _ in range(2)]
+        both = [llvm.cgutils.alloca_once(builder, sums) for _ in range(2)]
         for each in both:
             builder.store(ir.Constant(sums, [0] * _LANES), each)
-        with cgutils.for_range(builder, words) as loop:
-            at = builder.add(line, builder.mul(loop.index, whole(_LANES)))
-            labels = [load(builder, start, held, 1) for start in (at, builder.add(at, step))]
-            here = builder.add(columns, builder.mul(loop.index, whole(4 * _LANES)))
-            with cgutils.for_range(builder, classes) as label:
-                column = load(builder, builder.add(here, builder.mul(label.index, stride)), sums, 4)
+        with llvm.cgutils.for_range(builder, words) as loop:
+            at = builder.add(line, builder.mul(loop.index, llvm.whole(_LANES)))
+            labels = [llvm.load(builder, start, held, 1) for start in (at, builder.add(at, step))]
+            here = builder.add(columns, builder.mul(loop.index, llvm.whole(4 * _LANES)))
+            with llvm.cgutils.for_range(builder, classes) as label:
+                column = llvm.load(builder, builder.add(here, builder.mul(label.index, stride)), sums, 4)
                 for chosen, each in zip(labels, both, strict=True):
-                    old, mask = builder.load(each), is_label(builder, chosen, label.index, _LANES)
+                    old, mask = builder.load(each), llvm.is_label(builder, chosen, label.index, _LANES)
                     builder.store(builder.select(mask, builder.add(old, column), old), each)
         for q, each in enumerate(both):
-            wide = builder.zext(builder.load(each), ir.VectorType(I64, _LANES))
-            total = call(builder, f"llvm.vector.reduce.add.v{_LANES}i64", I64, wide)
-            _add_at(builder, builder.add(found, whole(8 * q)), total, builder.add)
+            wide = builder.zext(builder.load(each), ir.VectorType(llvm.I64, _LANES))
+            total = llvm.call(builder, f"llvm.vector.reduce.add.v{_LANES}i64", llvm.I64, wide)
+            _add_at(builder, builder.add(found, llvm.whole(8 * q)), total, builder.add)
         return context.get_dummy_value()
 
     return types.void(*[types.int64] * 7), code
@@ -148,7 +137,7 @@ def _add_at(builder: Any, address: Any, value: Any, add: Any) -> None:
     builder.store(add(builder.load(where), value), where)
 
 
-weigh: Any = intrinsic(_weigh)
+weigh: Any = intrinsic(_weigh_two_agents)
 
 
 @compiled
@@ -170,62 +159,65 @@ def _weighed_by_masks(labels, columns, found):  # type: ignore[no-untyped-def]
                 found[i + b] += total
 
 
-def spread(labels: Labels, weight: Floats, said: Floats, share: Floats, shift: Floats) -> tuple[Floats, Floats]:
-    """As `per_task.spread`."""
+def spread(
+    labels: Labels, weight: Floats, said: Floats, share: Floats, shift: Floats, engine: Engine
+) -> tuple[Floats, Floats]:
+    """See `verax.kernels.spread`."""
     labels, total, square = narrow(labels, weight.shape[1]), np.zeros(len(labels)), np.zeros(len(labels))
     if labels.shape[1]:
-        columns = _columns(said, np.float64)
+        columns = _aligned_columns(said, np.float64)
         if weight.shape[1] <= _FEW:
-            own = columns if weight is said else _columns(weight, np.float64)
+            own = columns if weight is said else _aligned_columns(weight, np.float64)
             share, shift = np.ascontiguousarray(share), np.ascontiguousarray(shift)
             _spread_by_masks(labels, own, columns, share, shift, total, square)
         else:
-            _spread(labels, np.ascontiguousarray(weight).ravel(), columns, share, shift, total, square)
+            _spread_by_look_up(labels, np.ascontiguousarray(weight).ravel(), columns, share, shift, total, square)
     return total, square
 
 
-def _psi(
+def _psi_of_words(
     _: Any, line: Any, weight: Any, said: Any, stride: Any, share: Any, shift: Any, classes: Any, words: Any,
     first: Any, found: Any,
 ) -> Any:  # fmt: skip
     """Add up psi less its first value, and its squares, over so many words of tasks of one agent; addresses."""
-    held, lane = ir.VectorType(I8, _LANES), ir.VectorType(_DOUBLE, _LANES)
+    held, lane = ir.VectorType(llvm.I8, _LANES), ir.VectorType(_DOUBLE, _LANES)
     none, fused = ir.Constant(lane, [0.0] * _LANES), {"flags": ("contract",)}
 
     def code(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
         line, weight, said, stride, share, shift, classes, words, first, found = args
-        one, two, psi = (cgutils.alloca_once(builder, lane) for _ in range(3))
+        one, two, psi = (llvm.cgutils.alloca_once(builder, lane) for _ in range(3))
         builder.store(none, one)
         builder.store(none, two)
-        start = in_all(builder, builder.fneg(first), _LANES)
-        with cgutils.for_range(builder, words) as loop:
-            chosen = load(builder, builder.add(line, builder.mul(loop.index, whole(_LANES))), held, 1)
-            task = builder.mul(loop.index, whole(8 * _LANES))
+        start = llvm.in_all(builder, builder.fneg(first), _LANES)
+        with llvm.cgutils.for_range(builder, words) as loop:
+            chosen = llvm.load(builder, builder.add(line, builder.mul(loop.index, llvm.whole(_LANES))), held, 1)
+            task = builder.mul(loop.index, llvm.whole(8 * _LANES))
             builder.store(start, psi)
-            with cgutils.for_range(builder, classes) as label:
+            with llvm.cgutils.for_range(builder, classes) as label:
                 here = builder.add(task, builder.mul(label.index, stride))
-                place = builder.mul(label.index, whole(8))
+                place = builder.mul(label.index, llvm.whole(8))
                 q, t = (
-                    in_all(builder, load(builder, builder.add(of, place), _DOUBLE, 8), _LANES) for of in (share, shift)
+                    llvm.in_all(builder, llvm.load(builder, builder.add(of, place), _DOUBLE, 8), _LANES)
+                    for of in (share, shift)
                 )
-                all_said = load(builder, builder.add(said, here), lane, 8)
+                all_said = llvm.load(builder, builder.add(said, here), lane, 8)
                 less = builder.fsub(builder.load(psi), builder.fmul(q, all_said, **fused), **fused)
-                own = builder.fadd(load(builder, builder.add(weight, here), lane, 8), t)
-                mask = is_label(builder, chosen, label.index, _LANES)
+                own = builder.fadd(llvm.load(builder, builder.add(weight, here), lane, 8), t)
+                mask = llvm.is_label(builder, chosen, label.index, _LANES)
                 builder.store(builder.select(mask, builder.fadd(less, own), less), psi)
             value = builder.load(psi)
             builder.store(builder.fadd(builder.load(one), value), one)
             builder.store(builder.fadd(builder.load(two), builder.fmul(value, value, **fused), **fused), two)
         for q, each in enumerate((one, two)):
             zero, name = ir.Constant(_DOUBLE, -0.0), f"llvm.vector.reduce.fadd.v{_LANES}f64"
-            total = call(builder, name, _DOUBLE, zero, builder.load(each), fastmath=("reassoc",))
-            _add_at(builder, builder.add(found, whole(8 * q)), total, builder.fadd)
+            total = llvm.call(builder, name, _DOUBLE, zero, builder.load(each), fastmath=("reassoc",))
+            _add_at(builder, builder.add(found, llvm.whole(8 * q)), total, builder.fadd)
         return context.get_dummy_value()
 
     return types.void(*[types.int64] * 8, types.float64, types.int64), code
 
 
-add_psi: Any = intrinsic(_psi)
+add_psi: Any = intrinsic(_psi_of_words)
 
 
 @compiled
@@ -268,7 +260,7 @@ def _spread_by_masks(labels, weight, said, share, shift, total, square):  # type
 
 
 @compiled
-def _spread(labels, weight, said, share, shift, total, square):  # type: ignore[no-untyped-def]
+def _spread_by_look_up(labels, weight, said, share, shift, total, square):  # type: ignore[no-untyped-def]
     """Agents in batches, tasks in blocks that stay in cache; psi from its value at the first task."""
     agents, tasks = labels.shape
     classes = said.shape[0]
