@@ -39,7 +39,8 @@ from verax.joint import Public
 from verax.ledger import HOUSE, Entry, Head, Journal, Ledger, Transfer
 from verax.market import Submissions, bounds, market, stake
 from verax.mechanisms import Mechanism, Score, Scores, score
-from verax.payments import clusters_of, minor_units, pay, scale_of
+from verax.money import minor_units, scale_of
+from verax.payments import clusters_of, pay
 from verax.reports import Reports
 from verax.rules import resolve
 
