@@ -89,11 +89,21 @@ def rule_of(mechanism: Mechanism, given: str | Rule | RuleFunction | None = None
                 f"these scores were made by rule {mechanism.rule!r} and rule= is {found.name!r}; give their own"
             )
         return found
+    known = known_rule(mechanism.rule)
+    unsaid = known is not None and known.in_logs and mechanism.floor is None
+    return None if known is None or unsaid else known.with_floor(mechanism.floor)
+
+
+def known_rule(name: str) -> Rule | None:
+    """The rule of a name, if this process knows it; nothing is imported.
+
+    >>> known_rule("brier").bounds, known_rule("os:system")
+    ((-2.0, 2.0), None)
+    """
     try:
-        found = resolve(mechanism.rule)
+        return resolve(name)
     except OptionError:
         return None
-    return None if found.in_logs and mechanism.floor is None else found.with_floor(mechanism.floor)
 
 
 def value_bounds(rule: Rule) -> tuple[float, float] | None:
