@@ -238,6 +238,10 @@ class Journal:
         for row in self._connection.execute(query):
             yield Entry(*row)
 
+    def bodies(self, round: str, kind: str) -> list[Any]:
+        """What the records of a round and a kind hold, in order."""
+        return list(wire.parsed(f"[{','.join(e.body for e in self.entries(round, kind))}]", f"round {round!r}"))
+
     def get(self, id: str) -> Entry | None:
         """The entry of an id, if there is one."""
         row = self._connection.execute(sa.select(_journal).where(_journal.c.id == id)).first()

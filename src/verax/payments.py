@@ -23,9 +23,9 @@ from verax.schemes import (
     Line,
     Participant,
     bias_of_clipping,
-    clipping_bias,
     is_finite,
     line_amounts,
+    participants_of,
     pot_amounts,
     split_equally,
     terms_of,
@@ -75,7 +75,7 @@ class Payments(wire.Document, format=wire.PAYMENTS):
 
     def __post_init__(self) -> None:
         amounts = [self.residue, *(p.amount for p in self.payments)]
-        if not all(is_whole(amount) for amount in [self.scale, self.budget, *amounts]):
+        if not is_whole(self.scale, self.budget, *amounts):
             raise InputError("an amount is not a whole number of minor units, 0 or more; make the payments again")
         if self.scale > MOST_PLACES:
             raise InputError(f"a minor unit has {self.scale} digits; at most {MOST_PLACES} can be: make them again")
@@ -174,7 +174,7 @@ def pay(
     bounds, line = terms_of(scheme, scores.mechanism, rule, base, rate)
     clips = scheme != "affine" and (bounds is None or bounds.low < 0)
     least = _least_tasks(min_tasks)
-    participants = [_participant(scores, group, least, clips) for group in _groups(scores, clusters)]
+    participants = participants_of(_groups(scores, clusters), scores.tasks, least, clips=clips)
     uncapped = pot_amounts(total, participants) if line is None else line_amounts(total, participants, line)
     amounts = [min(amount, limit) for amount in uncapped]
     paid = {agent: amount for p, a in zip(participants, amounts, strict=True) for agent, amount in split_equally(p, a)}
@@ -261,17 +261,6 @@ def _sets_of_names(clusters: Any) -> list[set[str]]:
         if isinstance(cluster, str) or not isinstance(cluster, Collection):
             raise InputError(f"a cluster is the text {cluster!r}; give a list of the names of agents")
     return [set(cluster) for cluster in found]
-
-
-def _participant(scores: Scores, group: Sequence[Score], least: int, clips: bool) -> Participant:
-    names = tuple(s.agent for s in group)
-    able = [s for s in group if s.score is not None and s.tasks >= least]
-    if not able:
-        return Participant(names[0], (), names, None, 0.0)
-    # score times coverage: the sum over all tasks with 0 for an abstention, so a hard task left out gains nothing
-    value, best = max(((Fraction(s.score or 0) * s.tasks / scores.tasks, s) for s in able), key=lambda x: x[0])
-    noise = clipping_bias(best.score or 0.0, best.stderr or 0.0) * best.tasks / scores.tasks if clips else 0.0
-    return Participant(names[0], tuple(s.agent for s in able), names, value, noise)
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ refused in a sentence that says where it stands.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import math
 from collections.abc import Mapping
@@ -154,9 +155,10 @@ def text_of(value: Any, **how: Any) -> str:
     return json.dumps(document, allow_nan=False, **({"indent": 1} | how)) + "\n"
 
 
-def canonical(value: Any) -> str:
-    """The one text that is hashed: ASCII, keys in order, no blanks."""
-    return json.dumps(plain(value), ensure_ascii=True, sort_keys=True, separators=(",", ":"), allow_nan=False)
+# the one text that is hashed: ASCII, keys in order, no blanks
+canonical = functools.partial(
+    json.dumps, default=plain, ensure_ascii=True, sort_keys=True, separators=(",", ":"), allow_nan=False
+)
 
 
 def parsed(text: str | bytes, source: str = "the text", most: int = MOST_CHARACTERS) -> Any:
