@@ -215,7 +215,7 @@ def market(
     chosen = _priced_rule(rule, sign, floor, scale)
     _check_closing(truth, survey, seed, keep_both, chosen)
     options, reports, closing = Options(chosen, sign=sign), submissions.reports, None
-    if not chosen.needs_rows:
+    if not chosen.needs_rows and not chosen.own:  # one's own may look at rows where there are any
         reports = replace(reports, probabilities=None)
     if initial is not None:
         reports = _followed_by(reports, initial)

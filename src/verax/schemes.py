@@ -112,11 +112,13 @@ def value_bounds(rule: Rule) -> tuple[float, float] | None:
     >>> value_bounds(Rule("mine", float, low=0.5, high=2.0))
     (0.0, 2.0)
     """
-    if rule.bounds is None:
+    if rule.low is None or rule.high is None:
         return None
-    low, high = rule.bounds
-    if not all(is_finite(end) for end in (low, high)) or not low < high:
-        raise OptionError(f"rule {rule.name!r} has bounds {low!r} and {high!r}; give a number and a higher number")
+    if not (is_finite(rule.low) and is_finite(rule.high) and rule.low < rule.high):
+        raise OptionError(
+            f"rule {rule.name!r} has bounds {rule.low!r} and {rule.high!r}; give two numbers, the lower first"
+        )
+    low, high = rule.bounds or (0.0, 0.0)
     return min(0.0, low), max(0.0, high)
 
 
