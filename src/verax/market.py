@@ -212,6 +212,8 @@ def market(
     """
     if not isinstance(submissions, Submissions):
         raise InputError(f"submissions is a {type(submissions).__name__}; give verax.market.Submissions")
+    if not isinstance(survey, Reports | None):
+        raise InputError(f"survey is a {type(survey).__name__}; give Reports, of all that were surveyed")
     chosen = _priced_rule(rule, sign, floor, scale)
     _check_closing(truth, survey, seed, keep_both, chosen)
     options, reports, closing = Options(chosen, sign=sign), submissions.reports, None
