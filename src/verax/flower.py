@@ -32,8 +32,9 @@ from verax.audit.copies import copies
 from verax.echo import KINSHIP, echo_test, public_features
 from verax.errors import ExtraMissing, InputError, OptionError, VeraxError
 from verax.files import write_atomically
+from verax.money import minor_units, scale_of
 from verax.page import page
-from verax.payments import Payment, Payments, minor_units, scale_of
+from verax.payments import Payment, Payments
 from verax.reports import Reports, some
 from verax.score import Scores, score
 

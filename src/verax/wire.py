@@ -8,6 +8,7 @@ refused in a sentence that says where it stands.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import math
 from collections.abc import Mapping
@@ -28,6 +29,7 @@ _MADE_BY = {
 }
 MOST_CHARACTERS = 2**30
 MOST_DEEP = 64
+_PLAIN = {int, str, bool, type(None)}  # a list of these is JSON as it is, and may be long
 T = TypeVar("T")
 
 
@@ -67,7 +69,7 @@ class Document:
     def to_json(self) -> dict[str, Any]:
         """The JSON form, as plain dicts and lists."""
         head = {} if self.format is None else {"format": self.format}
-        return {**head, **plain(self)}
+        return {**head, **_fields(self)}
 
     def check(self) -> None:
         """Refuse what is of the right types and cannot be; asked of whatever is read."""
@@ -80,7 +82,7 @@ class Document:
         remedy = f"make one with: {_MADE_BY[cls.format]}" if cls.format in _MADE_BY else "give one of that format"
         if not isinstance(document, Mapping) or document.get("format") != cls.format:
             raise InputError(f"not a document of format {cls.format}; {remedy}")
-        return decoded(cls, {k: v for k, v in document.items() if k != "format"}, f"the {cls.format} document")
+        return decoded(cls, document, f"the {cls.format} document")
 
 
 def plain(value: Any) -> Any:
@@ -95,13 +97,20 @@ def plain(value: Any) -> Any:
         if not math.isfinite(value):
             raise InputError(f"{value} is no number that a document can hold; leave it out")
         return float(value)
+    if isinstance(value, list | tuple) and {*map(type, value)} <= _PLAIN:
+        return list(value)
     if dataclasses.is_dataclass(value):
-        return {f.name: plain(held) for f in dataclasses.fields(value) if _written(f, held := getattr(value, f.name))}
+        # a document inside another one keeps its format
+        return value.to_json() if hasattr(value, "to_json") else _fields(value)
     if isinstance(value, Mapping):
         return {str(k): plain(v) for k, v in value.items()}
     if hasattr(value, "tolist"):
         return plain(value.tolist())
     return [plain(each) for each in value]
+
+
+def _fields(value: Any) -> dict[str, Any]:
+    return {f.name: plain(held) for f in dataclasses.fields(value) if _written(f, held := getattr(value, f.name))}
 
 
 def _written(field: dataclasses.Field[Any], held: Any) -> bool:
@@ -121,24 +130,25 @@ def decoded(kind: type[T], document: Any, what: str = "the document") -> T:
         raise InputError(f"{what} is nested too deeply, or has a number too large; make it again") from None
     strange = _difference(document, again)
     if strange is not None:
-        raise InputError(f"{what} has something unknown at `${strange}`; make it again")
+        raise InputError(f"{what} has {strange}; make it again")
     if isinstance(found, Document):
         found.check()
     return found
 
 
-def _difference(given: Any, understood: Any, path: str = "") -> str | None:
-    """Where a document says what was not understood; an empty entry is as good as none."""
+def _difference(given: Any, understood: Any, path: str = "$") -> str | None:
+    """Where a document says what was not understood, or leaves out what it must say; empty is as good as nothing."""
     if isinstance(given, Mapping) and isinstance(understood, Mapping):
-        unknown = [f"{path}.{name}" for name, held in given.items() if held and name not in understood]
+        strange = [f"something unknown at `{path}.{name}`" for name in given if given[name] and name not in understood]
+        strange += [f"object missing required field `{name}` at `{path}`" for name in understood if name not in given]
         known = [(f"{path}.{name}", held, understood[name]) for name, held in given.items() if name in understood]
     elif isinstance(given, list | tuple) and isinstance(understood, list) and len(given) == len(understood):
-        unknown, pairs = [], zip(given, understood, strict=True)
+        strange, pairs = [], zip(given, understood, strict=True)
         known = [(f"{path}[{i}]", held, mine) for i, (held, mine) in enumerate(pairs) if held is not mine]
     else:
-        return None if given == understood else path
+        return None if given == understood else f"something unknown at `{path}`"
     places = (_difference(held, mine, where) for where, held, mine in known)
-    return next((found for found in (*unknown, *places) if found is not None), None)
+    return next((found for found in (*strange, *places) if found is not None), None)
 
 
 def text_of(value: Any, **how: Any) -> str:
@@ -151,9 +161,10 @@ def text_of(value: Any, **how: Any) -> str:
     return json.dumps(document, allow_nan=False, **({"indent": 1} | how)) + "\n"
 
 
-def canonical(value: Any) -> str:
-    """The one text that is hashed: ASCII, keys in order, no blanks."""
-    return json.dumps(plain(value), ensure_ascii=True, sort_keys=True, separators=(",", ":"), allow_nan=False)
+# the one text that is hashed: ASCII, keys in order, no blanks
+canonical = functools.partial(
+    json.dumps, default=plain, ensure_ascii=True, sort_keys=True, separators=(",", ":"), allow_nan=False
+)
 
 
 def parsed(text: str | bytes, source: str = "the text", most: int = MOST_CHARACTERS) -> Any:
