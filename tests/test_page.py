@@ -15,7 +15,7 @@ import pytest
 
 from verax import Mechanism, Score, Scores
 from verax.audit import Certificate
-from verax.page import Curve, DeltaMap, Line, Pairwise, page
+from verax.show.page import Curve, DeltaMap, Line, Pairwise, page
 from verax.payments import Payment, Payments
 
 VOID = {"meta", "br", "hr", "img", "input", "link"}
@@ -154,7 +154,7 @@ def test_nothing_runs_and_nothing_is_fetched():
 def test_the_head_forbids_all_but_inline_style_and_adapts_to_the_screen():
     metas = [attrs for attrs, _ in read(Everything().page()).named("meta")]
     policy = next(m["content"] for m in metas if m.get("http-equiv") == "Content-Security-Policy")
-    assert policy.startswith("default-src 'none'; style-src 'unsafe-inline'")
+    assert policy.startswith("default-src 'none'; style-src 'sha256-")
     assert {"viewport", "color-scheme"} <= {m.get("name") for m in metas}
     assert "@media print" in Everything().page() and "prefers-color-scheme:dark" in Everything().page()
 
