@@ -15,8 +15,8 @@ import pytest
 
 from verax import Mechanism, Score, Scores
 from verax.audit import Certificate
-from verax.show.page import Curve, DeltaMap, Line, Pairwise, page
 from verax.payments import Payment, Payments
+from verax.show.page import Curve, DeltaMap, Line, Pairwise, page
 
 VOID = {"meta", "br", "hr", "img", "input", "link"}
 WORDS = {"holds": "✓ holds", "fails": "✗ fails", "undecided": "? undecided", "not-applicable": "– not applicable"}

@@ -14,8 +14,9 @@ from verax.audit import Certificate, examine, to_json
 from verax.files import read, read_truth, write_atomically
 from verax.mechanisms import Options, Scores, prepare, score
 from verax.payments import Payments, clusters_of, pay
-from verax.render import plus_minus, report
 from verax.reports import Reports
+from verax.show.report import report
+from verax.show.text import plus_minus
 
 _CHEATS = {
     "liar-30%": "lies on 30 %",

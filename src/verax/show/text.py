@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import unicodedata
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -223,6 +224,29 @@ def console() -> Console:
             raise BrokenPipeError("the pipe was closed")
 
     return Piped(highlight=False)
+
+
+@contextmanager
+def waiting(what: str) -> Iterator[None]:
+    """While a person waits, a word on standard error about what for."""
+    from rich.console import Console
+
+    err = Console(stderr=True)
+    with err.status(_plain(what)) if err.is_terminal else nullcontext():
+        yield
+
+
+@contextmanager
+def counting_up(what: str) -> Iterator[Callable[[int, int], None]]:
+    """While a person waits, a bar on standard error; call it with how many are done, and of how many."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    err = Console(stderr=True)
+    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+    with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as progress:
+        task = progress.add_task(what, total=None)
+        yield lambda done, total: progress.update(task, completed=done, total=total)
 
 
 def print_line(out: Console, line: str, style: str = "") -> None:

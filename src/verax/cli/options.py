@@ -1,0 +1,322 @@
+"""The options that commands share, each declared once, in groups that a command takes as one argument."""
+
+from __future__ import annotations
+
+import csv
+import functools
+import glob
+import os
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, fields, is_dataclass
+from inspect import Parameter, Signature, signature
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+
+import typer
+
+from verax.errors import InputError, OptionError
+from verax.rules import RULES
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from verax.kernels import Engine
+    from verax.mechanisms import Options
+    from verax.reports import Reports
+
+DEFAULT_RULE = "zero-one"
+
+
+def _rules_that(asked: Callable[[Any], Any]) -> str:
+    return ", ".join(name for name, rule in RULES.items() if asked(rule))
+
+
+_RULE_HELP = (
+    f"{_rules_that(lambda r: not r.truth_only)}; with truth {_rules_that(lambda r: r.truth_only)}; "
+    "or your own as module:function."
+)
+_SIGN_HELP = (
+    f"With rule {_rules_that(lambda r: r.learns_sign)}: identity, split, plugin (not in a market), or a CSV file."
+)
+_FLOOR_HELP = f"Smallest probability that {_rules_that(lambda r: r.floor)} count (default 1e-6)."
+
+ReportFiles = Annotated[
+    list[Path], typer.Argument(help="Files or folders of reports, or - for standard input.", metavar="REPORTS...")
+]
+
+
+@dataclass(frozen=True)
+class ScoringOptions:
+    """What one hypothesis earns."""
+
+    rule: Annotated[str, typer.Option(help=_RULE_HELP)] = DEFAULT_RULE
+    sign: Annotated[str | None, typer.Option(help=_SIGN_HELP)] = None
+    floor: Annotated[float | None, typer.Option(help=_FLOOR_HELP)] = None
+
+
+@dataclass(frozen=True)
+class MechanismOptions(ScoringOptions):
+    """What every agent earns, beside whom."""
+
+    against: Annotated[
+        str | None, typer.Option(help="truth, peers or hybrid; chosen by what the truth covers if not given.")
+    ] = None
+    over: Annotated[str | None, typer.Option(help="mean or median over peers, or one peer drawn from --seed.")] = None
+    seed: Annotated[str | None, typer.Option(help="With --over one: any text; the same text draws the same peers.")] = (
+        None
+    )
+
+    def chosen(self, engine: Engine, sign: Any) -> Options:
+        """The mechanism asked for, with the rule loaded and the sign read."""
+        from verax.mechanisms import Options
+        from verax.rules import load
+
+        return Options(load(self.rule), self.against, self.over, sign, self.floor, self.seed, engine=engine)
+
+
+@dataclass(frozen=True)
+class KnownOptions:
+    """What is known beside the reports."""
+
+    truth: Annotated[Path | None, typer.Option(help="True labels of some or all tasks: task,label, or NPY.")] = None
+    public: Annotated[
+        Path | None, typer.Option(help="What everybody knows: task,label (strata), task,x1,x2,... (features), or NPY.")
+    ] = None
+
+
+@dataclass(frozen=True)
+class ReadingOptions:
+    """How files of reports are read: the fields of `tables.Reading`."""
+
+    classes: Annotated[str | None, typer.Option(help="All classes, comma-separated, if not all are in the file.")] = (
+        None
+    )
+    task_col: Annotated[str | None, typer.Option(help="The column of tasks.", metavar="NAME")] = None
+    agent_col: Annotated[str | None, typer.Option(help="The column of agents, in a long file.", metavar="NAME")] = None
+    label_col: Annotated[str | None, typer.Option(help="The column of labels, in a long file.", metavar="NAME")] = None
+    truth_col: Annotated[str | None, typer.Option(help="The column of true labels.", metavar="NAME")] = None
+    drop: Annotated[
+        list[str] | None, typer.Option(help="Columns to leave out, comma-separated or repeated.", metavar="NAMES")
+    ] = None
+    logits: Annotated[bool, typer.Option("--logits", help="Rows are logits, not probabilities.")] = False
+    max_bytes: Annotated[
+        int | None, typer.Option(help="The most memory that one file may ask for, in bytes.", metavar="N")
+    ] = None
+    max_classes: Annotated[int | None, typer.Option(help="The most different labels.", metavar="N")] = None
+
+    @property
+    def listed_classes(self) -> list[str] | None:
+        """The classes, if they were named."""
+        return None if self.classes is None else listed(self.classes, "classes")
+
+    def given(self) -> dict[str, Any]:
+        """What was asked for, as `read` takes it; what was not is left to the reader's own defaults."""
+        drop = tuple(name for text in self.drop or () for name in listed(text, "drop")) or None
+        asked = vars(self) | {"classes": self.listed_classes, "drop": drop, "logits": self.logits or None}
+        return {name: value for name, value in asked.items() if value is not None}
+
+    def read(self, *paths: Path) -> Reports:
+        """Reports of these files, as they were asked to be read."""
+        from verax import files
+
+        return files.read(*paths, **self.given())
+
+
+@dataclass(frozen=True)
+class EngineOptions:
+    """What counts."""
+
+    backend: Annotated[
+        str, typer.Option(help="What counts: auto, numpy, numba or torch. It never changes a score.")
+    ] = "auto"
+    threads: Annotated[
+        int | None, typer.Option(help="How many threads count; every core if not given.", metavar="N")
+    ] = None
+
+    def chosen(self) -> Engine:
+        """The engine asked for."""
+        from verax.kernels import engine
+
+        return engine(self.backend, self.threads)
+
+
+@dataclass(frozen=True)
+class PayingOptions:
+    """How money is shared out, whoever asks."""
+
+    currency: Annotated[str, typer.Option(help="Its code.")] = "EUR"
+    scheme: Annotated[str, typer.Option(help="clipped, affine or proportional.")] = "clipped"
+    min_tasks: Annotated[int, typer.Option(help="Fewer tasks than this are not paid.")] = 30
+
+
+@dataclass(frozen=True)
+class OutputOptions:
+    """One result, four ways: a table for people, JSON on standard output, JSON in a file, and a page."""
+
+    as_json: Annotated[
+        bool, typer.Option("--json", help="One JSON document on standard output, nothing else there.")
+    ] = False
+    output: Annotated[Path | None, typer.Option("-o", help="Write the JSON document to this file.")] = None
+    html: Annotated[Path | None, typer.Option(help="Write a self-contained page to this file.")] = None
+
+    def spare(self, *inputs: str | Path | None) -> None:
+        """Refuse, before anything is computed, to write over what is read."""
+        for target in (self.output, self.html):
+            refuse_overwriting(target, *inputs)
+        if self.output is not None and self.html is not None and _same_file(self.output, self.html):
+            raise OptionError(f"{self.html}: named for the document and for the page; give two names")
+
+    def write(self, document: Any, show: Callable[[Console], None], page: Callable[[], str] | None = None) -> None:
+        """The result, wherever it was asked for."""
+        from verax.show.text import console
+        from verax.wire import text_of
+
+        text = text_of(document)
+        if self.html is not None and page is not None:
+            write_text(self.html, page())
+        if self.output is not None:
+            write_text(self.output, text)
+        if self.as_json:
+            sys.stdout.write(text)
+        else:
+            show(console())
+
+
+def grouped(command: Callable[..., None]) -> Callable[..., None]:
+    """A command whose arguments that are groups of options become these options, for typer to read."""
+    hints = get_type_hints(command, include_extras=True)
+    groups: dict[str, Any] = {name: hint for name, hint in hints.items() if is_dataclass(hint)}
+    parameters: list[Parameter] = []
+    for parameter in signature(command).parameters.values():
+        if parameter.name in groups:
+            parameters += _options_of(groups[parameter.name])
+        else:
+            parameters.append(parameter.replace(annotation=hints[parameter.name], kind=Parameter.KEYWORD_ONLY))
+
+    @functools.wraps(command)
+    def run(**given: Any) -> None:
+        whole = {name: group(**{f.name: given.pop(f.name) for f in fields(group)}) for name, group in groups.items()}
+        command(**given, **whole)
+
+    run.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return run
+
+
+def _options_of(group: Any) -> Iterator[Parameter]:
+    hints = get_type_hints(group, include_extras=True)
+    for field in fields(group):
+        yield Parameter(field.name, Parameter.KEYWORD_ONLY, default=field.default, annotation=hints[field.name])
+
+
+def as_options(sentence: str, options: Mapping[str, str]) -> str:
+    """The library's `over=` as the command line's `--over`; what stands in quotes, or is no option, stays.
+
+    >>> as_options("leave over= out, or give over='one', not 'over='", {"over": "--over"})
+    "leave --over out, or give --over one, not 'over='"
+    """
+
+    def spelled(found: re.Match[str]) -> str:
+        if found["name"] not in options:
+            return found[0]
+        return options[found["name"]] + (f" {found['value']}" if found["value"] else "")
+
+    return _QUOTED_OR_ARGUMENT.sub(spelled, sentence)
+
+
+_QUOTED_OR_ARGUMENT = re.compile(
+    r"""(?<!\w)'(?:[^'\\]|\\.)*'(?!\w) | "(?:[^"\\]|\\.)*"            # quoted: taken whole, and left
+      | (?<![\w-])(?P<name>[a-z_]+)=(?:'(?P<value>[\w-]+)'|(?=[\s,;:.)]|$))""",
+    re.VERBOSE,
+)
+
+
+def option_names(command: Any) -> dict[str, str]:
+    """The options of a command and all below it, by the names that the library has for them."""
+    found: dict[str, str] = {}
+    for parameter in command.params:
+        for option in parameter.opts:
+            if option.startswith("--"):
+                found[option[2:].replace("-", "_")] = option
+    for below in getattr(command, "commands", {}).values():
+        found |= option_names(below)
+    return found
+
+
+def listed(text: str, option: str) -> list[str]:
+    """Names, comma-separated; a name with a comma in quotes.
+
+    >>> listed('cat, "a,b"', "classes")
+    ['cat', 'a,b']
+    """
+    try:
+        rows = csv.reader([text], skipinitialspace=True)
+        return [name.strip() for row in rows for name in row]
+    except csv.Error as error:
+        raise OptionError(
+            f"{option}= cannot be read ({error}); separate names by commas, quote one that has a comma"
+        ) from None
+
+
+def refuse_overwriting(target: Path | None, *inputs: str | Path | None) -> None:
+    """Refuse to write over a file that is read: by its path, by a link to it, in a folder, or by a pattern."""
+    if target is None or not target.is_file():
+        return
+    for given in inputs:
+        if given is not None and any(_same_file(target, path) for path in _files_named(given)):
+            raise OptionError(f"{target}: is read here as {given}; write to another file")
+
+
+def _files_named(given: str | Path) -> Iterable[str | int]:
+    name = str(given)
+    if name == "-":
+        return [0]
+    if os.path.isdir(name):
+        return glob.iglob(os.path.join(glob.escape(name), "**"), recursive=True)
+    return [name] if os.path.exists(name) else glob.iglob(name, recursive=True)
+
+
+def _same_file(one: Path, other: Path | str | int) -> bool:
+    try:
+        return os.path.samestat(os.stat(one), os.stat(other))
+    except OSError:
+        return not isinstance(other, int) and os.path.abspath(one) == os.path.abspath(other)
+
+
+def write_text(path: Path, text: str) -> None:
+    """A whole text file, or nothing."""
+    from verax.files import write_atomically
+
+    write_atomically(path, lambda file: file.write(text.encode()))
+
+
+def read_document(path: Path) -> Any:
+    """The JSON document of a file, as plain dicts and lists."""
+    from verax.files import read_text
+    from verax.wire import parsed
+
+    return parsed(read_text(path), str(path))
+
+
+def read_sign(sign: str | None, classes: Iterable[str] | None) -> Any:
+    """A sign by its name, or a matrix over the classes from a file."""
+    from verax import files
+    from verax.mechanisms import SIGNS
+
+    if sign is None or sign in SIGNS:
+        return sign
+    if not Path(sign).exists():
+        raise OptionError(f"sign is {sign!r}, neither one of {', '.join(SIGNS)} nor a file; give one of them")
+    if classes is None:
+        raise OptionError("a sign matrix over shards needs all classes beforehand; name them with classes=")
+    return files.read_matrix(sign, list(classes))
+
+
+def refuse_array_beside_tables(array: Path | None, *tables: Path) -> None:
+    """An NPY holds no names of tasks, so it goes beside an NPZ only."""
+    if array is not None and array.suffix.lower() == ".npy" and any(t.suffix.lower() != ".npz" for t in tables):
+        raise InputError(
+            f"{array}: an NPY file goes in the task order of an NPZ; beside CSV or Parquet give task,label"
+        )
