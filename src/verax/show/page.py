@@ -11,19 +11,20 @@ import base64
 import functools
 import hashlib
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-from verax.audit import Certificate
+from verax.audit import CODES, Certificate
 from verax.errors import OptionError
 from verax.mechanisms import Score, Scores
+from verax.payments import Payments
 from verax.rules import Rule, resolve
-from verax.show.text import Listing, shown
+from verax.show.text import MARKS, Listing, shown
 
 if TYPE_CHECKING:
     import jinja2
@@ -38,38 +39,6 @@ _FOLDED = 3  # certificates with one verdict that are shown without folding
 _LISTED = 1000  # rows of a table that only lists
 _STEPS = 10
 _SIDES = 6
-_AGAINST = {
-    "truth": "measured against the truth",
-    "peers": "measured against the other agents' reports, without labels",
-    "hybrid": "measured against the truth where it is known, and against the other agents elsewhere",
-}
-_ASKED = {
-    "TRUTHFUL": "Does reporting what one holds earn at least as much as any relabelling of it?",
-    "CATEGORICAL": "Do equal labels, and only equal labels, go together more often than chance?",
-    "INFORMATIVE": "Is the score above 0: do the reports tell something about the references?",
-    "ACCURACY": "Does a higher score mean a more accurate agent?",
-    "ROBUST": "Does honesty still pay best when some of the references collude?",
-    "OVERCONFIDENT": "Does the rule pay best for rows that are one's belief, and not for sharper ones?",
-    "COPIES": "Is the agent no near-duplicate of another?",
-    "ENOUGH": "Were there enough tasks for a small error, and to tell the agent from the next below?",
-}
-# what a certificate's gain and interval measure, where it is not a gain
-_MEASURED = {
-    "INFORMATIVE": "score",
-    "ACCURACY": "rank correlation",
-    "ROBUST": "colluding share at which honesty stops paying",
-    "COPIES": "share of departures in common",
-    "ENOUGH": "score",
-}
-# worst first: symbol, word, and how one and several are counted
-_VERDICTS = {
-    "fails": ("✗", "fails", "fails", "fail"),
-    "undecided": ("?", "undecided", "undecided", "undecided"),
-    "holds": ("✓", "holds", "holds", "hold"),
-    "not-applicable": ("–", "not applicable", "not applicable", "not applicable"),
-}
-
-
 @dataclass(frozen=True, eq=False)
 class Pairwise:
     """Each agent's score (row) against each other as reference (column); NaN where there is none.
@@ -125,34 +94,6 @@ class Curve:
     caption: str
 
 
-class PaymentLike(Protocol):
-    """What one agent is paid, in minor units."""
-
-    @property
-    def agent(self) -> str: ...
-    @property
-    def amount(self) -> int: ...
-
-
-class PaymentsLike(Protocol):
-    """Who is paid what, in minor units of `currency`, with `scale` digits after the point."""
-
-    @property
-    def scheme(self) -> str: ...
-    @property
-    def currency(self) -> str: ...
-    @property
-    def scale(self) -> int: ...
-    @property
-    def budget(self) -> int: ...
-    @property
-    def residue(self) -> int: ...
-    @property
-    def payments(self) -> Sequence[PaymentLike]: ...
-    @property
-    def notes(self) -> Sequence[str]: ...
-
-
 def page(
     title: str,
     *,
@@ -162,7 +103,7 @@ def page(
     pairwise: Pairwise | None = None,
     delta: DeltaMap | None = None,
     certificates: Sequence[Certificate] = (),
-    payments: PaymentsLike | None = None,
+    payments: Payments | None = None,
     listings: Sequence[Listing] = (),
     curves: Sequence[Curve] = (),
 ) -> str:
@@ -181,7 +122,7 @@ def page(
         title=title,
         sheet=Markup(sheet),
         policy=f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'",
-        lead=lead or _sentence_about(scores),
+        lead=lead,
         notes=[*notes, *(scores.warnings if scores else ())],
         scores=scores and _ScoreTable.of(scores),
         paid={p.agent: p.amount for p in payments.payments} if payments else {},
@@ -206,8 +147,8 @@ def _environment() -> jinja2.Environment:
         lstrip_blocks=True, finalize=lambda value: shown(value) if type(value) is str else value,
     )  # fmt: skip
     made.globals |= {
-        "decimal": decimal, "money": money, "tick": tick, "witness": _witness, "interval": _interval,
-        "verdicts": _VERDICTS, "asked": _ASKED, "most_named": _NAMED, "most_folded": _FOLDED, "most_listed": _LISTED,
+        "decimal": decimal, "tick": tick, "interval": _interval, "marks": MARKS,
+        "most_named": _NAMED, "most_folded": _FOLDED, "most_listed": _LISTED,
     }  # fmt: skip
     return made
 
@@ -220,16 +161,6 @@ def decimal(value: float, digits: int) -> str:
     """
     text = f"{value:.{digits}f}"
     return text.replace("-", "−") if float(text) else text.lstrip("-")
-
-
-def money(amount: int, scale: int) -> str:
-    """Minor units as major ones, by integers alone.
-
-    >>> money(4310, 2), money(-5, 2), money(4310, 0)
-    ('43.10', '−0.05', '4310')
-    """
-    major, minor = divmod(abs(amount), 10**scale)
-    return f"{'−' if amount < 0 else ''}{major}" + (f".{minor:0{scale}d}" if scale else "")
 
 
 def tick(value: float) -> str:
@@ -279,14 +210,6 @@ def _known_rule(name: str) -> Rule | None:
         return None
 
 
-def _sentence_about(scores: Scores | None) -> str:
-    if scores is None:
-        return ""
-    rule, against = _known_rule(scores.mechanism.rule), scores.mechanism.against
-    says = f"the value of the rule {scores.mechanism.rule}" if rule is None else rule.says
-    return f"Each agent earns {says}, {_AGAINST.get(against, against)}."
-
-
 def _interval(s: Score) -> tuple[float, ...]:
     if s.score is None:
         return ()
@@ -295,18 +218,18 @@ def _interval(s: Score) -> tuple[float, ...]:
 
 @dataclass(frozen=True)
 class _ScoreTable:
-    """Scores, best first, on one axis; `zero_earned`: a report that says nothing earns 0."""
+    """Scores, best first, on one axis, and the rule they were made by."""
 
     of_all: Scores
     ranked: list[Score]
     axis: _Axis
-    zero_earned: bool
+    rule: Rule | None
 
     @classmethod
     def of(cls, scores: Scores) -> _ScoreTable:
-        ranked, rule = scores.ranked(), _known_rule(scores.mechanism.rule)
+        ranked = scores.ranked()
         axis = _Axis.over([0.0, *(x for s in ranked for x in _interval(s))], margin=0.03)
-        return cls(scores, ranked, axis, rule is not None and rule.penalised)
+        return cls(scores, ranked, axis, _known_rule(scores.mechanism.rule))
 
 
 @dataclass(frozen=True)
@@ -421,24 +344,11 @@ class _Group:
 
 def _grouped_by_code(certificates: Sequence[Certificate]) -> list[_Group]:
     """Each code with its certificates, the worst verdict first in both."""
-    worst, known = list(_VERDICTS), list(_ASKED)
-    found = []
-    for code in dict.fromkeys(c.code for c in certificates):
+    worst, found = list(MARKS), []
+    for code in sorted({c.code for c in certificates}, key=lambda code: (*CODES, code).index(code)):
         blocks = [[c for c in certificates if (c.code, c.verdict) == (code, verdict)] for verdict in worst]
         found.append(_Group(code, [block for block in blocks if block]))
-    place = {code: i for i, code in enumerate(known)}
-    return sorted(found, key=lambda group: (worst.index(group.worst), place.get(group.code, len(known))))
-
-
-def _witness(c: Certificate) -> Iterator[tuple[str, list[tuple[str, str]]]]:
-    """What a certificate measures, and the deviation it names: each a few words, and which label becomes which."""
-    numbers = [decimal(c.gain, 4)] if c.gain is not None else []
-    if c.interval is not None:
-        numbers.append(f"interval {decimal(c.interval[0], 4)} to {decimal(c.interval[1], 4)}")
-    if numbers:
-        yield f"{_MEASURED.get(c.code, 'gain')}: {', '.join(numbers)}", []
-    if c.deviation:
-        yield "twins: " if c.code == "COPIES" else "deviation: ", list(c.deviation.items())
+    return sorted(found, key=lambda group: worst.index(group.worst))
 
 
 @dataclass(frozen=True)

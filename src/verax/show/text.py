@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _BAR_LENGTH = 20
 _OPEN_SHOWN = 2
-_MARK = {"fails": "✗", "undecided": "?", "holds": "✓", "not-applicable": "–"}
+MARKS = {"fails": "✗", "undecided": "?", "holds": "✓", "not-applicable": "–"}
 _STYLE = {"holds": "cyan", "fails": "bold yellow", "undecided": "default", "not-applicable": "dim"}
 _WORDS = ("agent", "survey", "why", "")  # columns of words; all others are of numbers
 
@@ -179,13 +179,13 @@ def certificates_table(certificates: Sequence[Certificate]) -> Table:
         if not mine:
             continue
         counts = Counter(c.verdict for c in mine)
-        told = ", ".join(f"{n} {verdict}" for verdict in _MARK if (n := counts[verdict]))
+        told = ", ".join(f"{n} {verdict}" for verdict in MARKS if (n := counts[verdict]))
         made.add_section()
         made.add_row(_plain(code, "bold"), "", _plain(told, "dim"))
         failing = [c for c in mine if c.verdict == "fails"]
         unsure = [c for c in mine if c.verdict == "undecided" or (c.agent is None and c.verdict != "fails")]
         for c in failing + unsure[:_OPEN_SHOWN]:
-            verdict = _plain(f"{_MARK[c.verdict]} {c.verdict}", _STYLE[c.verdict])
+            verdict = _plain(f"{MARKS[c.verdict]} {c.verdict}", _STYLE[c.verdict])
             made.add_row(verdict, _plain("everybody" if c.agent is None else c.agent), _plain(c.why))
         if len(unsure) > _OPEN_SHOWN:
             more = f"and {len(unsure) - _OPEN_SHOWN} more undecided: see --html or --json"
