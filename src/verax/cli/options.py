@@ -22,7 +22,6 @@ from verax.rules import RULES
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from verax.kernels import Engine
     from verax.mechanisms import Options
     from verax.reports import Reports
 
@@ -68,13 +67,6 @@ class MechanismOptions(ScoringOptions):
         None
     )
 
-    def chosen(self, engine: Engine, sign: Any) -> Options:
-        """The mechanism asked for, with the rule loaded and the sign read."""
-        from verax.mechanisms import Options
-        from verax.rules import load
-
-        return Options(load(self.rule), self.against, self.over, sign, self.floor, self.seed, engine=engine)
-
 
 @dataclass(frozen=True)
 class KnownOptions:
@@ -101,10 +93,11 @@ class ReadingOptions:
         list[str] | None, typer.Option(help="Columns to leave out, comma-separated or repeated.", metavar="NAMES")
     ] = None
     logits: Annotated[bool, typer.Option("--logits", help="Rows are logits, not probabilities.")] = False
-    max_bytes: Annotated[
-        int | None, typer.Option(help="The most memory that one file may ask for, in bytes.", metavar="N")
-    ] = None
-    max_classes: Annotated[int | None, typer.Option(help="The most different labels.", metavar="N")] = None
+    max_bytes: Annotated[int | None, typer.Option(help="Of memory that one file may ask for.", metavar="N")] = None
+    max_ratio: Annotated[int | None, typer.Option(help="Of a file's content to its size.", metavar="N")] = None
+    max_cells: Annotated[int | None, typer.Option(help="Of agents times tasks (times classes).", metavar="N")] = None
+    max_columns: Annotated[int | None, typer.Option(help="Of one file.", metavar="N")] = None
+    max_classes: Annotated[int | None, typer.Option(help="Of different labels.", metavar="N")] = None
 
     @property
     def listed_classes(self) -> list[str] | None:
@@ -115,7 +108,7 @@ class ReadingOptions:
         """What was asked for, as `read` takes it; what was not is left to the reader's own defaults."""
         drop = tuple(name for text in self.drop or () for name in listed(text, "drop")) or None
         asked = vars(self) | {"classes": self.listed_classes, "drop": drop, "logits": self.logits or None}
-        return {name: value for name, value in asked.items() if value is not None}
+        return {f.name: asked[f.name] for f in fields(ReadingOptions) if asked[f.name] is not None}
 
     def read(self, *paths: Path) -> Reports:
         """Reports of these files, as they were asked to be read."""
@@ -135,11 +128,24 @@ class EngineOptions:
         int | None, typer.Option(help="How many threads count; every core if not given.", metavar="N")
     ] = None
 
-    def chosen(self) -> Engine:
-        """The engine asked for."""
-        from verax.kernels import engine
 
-        return engine(self.backend, self.threads)
+@dataclass(frozen=True)
+class QuestionOptions(EngineOptions, ReadingOptions, KnownOptions, MechanismOptions):
+    """All that `verax score` and `verax audit` are asked alike."""
+
+    def mechanism(self, classes: Iterable[str] | None) -> Options:
+        """The mechanism asked for, with the rule loaded and the sign read."""
+        from verax.kernels import engine
+        from verax.mechanisms import Options
+        from verax.rules import load
+
+        counting, sign = engine(self.backend, self.threads), read_sign(self.sign, classes)
+        return Options(load(self.rule), self.against, self.over, sign, self.floor, self.seed, engine=counting)
+
+    @property
+    def files(self) -> tuple[str | Path | None, ...]:
+        """What is read beside the reports."""
+        return self.truth, self.public, self.sign
 
 
 @dataclass(frozen=True)

@@ -10,14 +10,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from verax.cli.options import (
-    EngineOptions,
-    KnownOptions,
-    MechanismOptions,
     OutputOptions,
-    ReadingOptions,
+    QuestionOptions,
     ReportFiles,
     grouped,
-    read_sign,
     refuse_array_beside_tables,
 )
 from verax.errors import OptionError, VeraxError
@@ -27,7 +23,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from verax.mechanisms import Options, Prepared, Scores
+    from verax.mechanisms import Prepared, Scores
     from verax.reports import Reports
 
 _LARGE = 2**30  # bytes of reports beyond which they are read shard by shard
@@ -36,11 +32,8 @@ _LARGE = 2**30  # bytes of reports beyond which they are read shard by shard
 @grouped
 def score(
     reports: ReportFiles,
-    known: KnownOptions,
-    asked: MechanismOptions,
-    reading: ReadingOptions,
+    asked: QuestionOptions,
     output: OutputOptions,
-    counting: EngineOptions,
     workers: Annotated[
         int | None, typer.Option(help="Read the reports shard by shard, in so many processes.", metavar="N")
     ] = None,
@@ -49,37 +42,30 @@ def score(
     ] = None,
 ) -> None:
     """Score every agent's reports, against truth or against the other agents' reports."""
-    from verax import mechanisms
+    from verax.mechanisms import scored
+    from verax.show.report import report
 
-    output.spare(*reports, known.truth, known.public, asked.sign)
-    if workers is not None or dask is not None or _better_in_shards(reports, asked, known, output):
+    output.spare(*reports, *asked.files)
+    if workers is not None or dask is not None or _better_in_shards(reports, asked, output):
         if output.html is not None:
             raise OptionError("html= needs the reports whole, and these are read shard by shard; leave it out")
-        if known.public is not None:
+        if asked.public is not None:
             raise OptionError("a public signal cannot be taken out shard by shard; score the files whole")
-        options = asked.chosen(counting.chosen(), read_sign(asked.sign, reading.listed_classes))
-        found = _score_shards(reports, known.truth, options, reading, workers, dask)
+        found = _score_shards(reports, asked, workers, dask)
         output.write(found.to_json(), lambda console: _print_scores(console, found))
         return
-    ready = _prepare(reports, known, asked, reading, counting)
-    scores = mechanisms.scored(ready)
-
-    def page() -> str:
-        from verax.show.report import report
-
-        return report("Scores", ready, scores)
-
-    output.write(scores.to_json(), lambda console: _print_scores(console, scores), page)
+    ready = _prepare(reports, asked)
+    scores = scored(ready)
+    output.write(
+        scores.to_json(), lambda console: _print_scores(console, scores), lambda: report("Scores", ready, scores)
+    )
 
 
 @grouped
 def audit(
     reports: ReportFiles,
-    known: KnownOptions,
-    asked: MechanismOptions,
-    reading: ReadingOptions,
+    asked: QuestionOptions,
     output: OutputOptions,
-    counting: EngineOptions,
     confidence: Annotated[float, typer.Option(help="Of every interval and verdict.")] = 0.95,
     colluders: Annotated[
         float, typer.Option(help="The fraction of colluding references that ROBUST asks about.")
@@ -88,23 +74,19 @@ def audit(
 ) -> None:
     """Can these scores be trusted? Certificates, each with its reason and its witness."""
     from verax.audit import examine, to_json
+    from verax.show.report import report
     from verax.show.text import certificates_table, waiting
 
-    output.spare(*reports, known.truth, known.public, asked.sign)
-    ready = _prepare(reports, known, asked, reading, counting)
+    output.spare(*reports, *asked.files)
+    ready = _prepare(reports, asked)
     with waiting(f"auditing {len(ready.reports.agents)} agents"):
         scores, found = examine(ready, confidence, colluders, wanted)
-
-    def page() -> str:
-        from verax.show.report import report
-
-        return report("Audit", ready, scores, found)
 
     def show(console: Console) -> None:
         _print_scores(console, scores)
         console.print(certificates_table(found))
 
-    output.write(to_json(found), show, page)
+    output.write(to_json(found), show, lambda: report("Audit", ready, scores, found))
 
 
 def _print_scores(console: Console, scores: Scores) -> None:
@@ -114,39 +96,34 @@ def _print_scores(console: Console, scores: Scores) -> None:
     print_notes(console, scores.warnings)
 
 
-def _prepare(
-    reports: list[Path],
-    known: KnownOptions,
-    asked: MechanismOptions,
-    reading: ReadingOptions,
-    counting: EngineOptions,
-) -> Prepared:
+def _prepare(reports: list[Path], asked: QuestionOptions) -> Prepared:
     """The files read, and the mechanism planned on them."""
     from verax.mechanisms import prepare
 
-    engine = counting.chosen()
-    loaded = _load(reports, known, reading)
-    options = asked.chosen(engine, read_sign(asked.sign, loaded.classes))
-    return prepare(loaded, None if known.truth is None else loaded.truth, None, options)
+    loaded = _load(reports, asked)
+    wanted = asked.truth is not None or asked.truth_col is not None
+    return prepare(loaded, loaded.truth if wanted else None, None, asked.mechanism(loaded.classes))
 
 
-def _load(reports: list[Path], known: KnownOptions, reading: ReadingOptions) -> Reports:
+def _load(reports: list[Path], asked: QuestionOptions) -> Reports:
     from verax import files
     from verax.shards import is_pattern
 
     for path in reports:
         if is_pattern(str(path)):
             raise OptionError(f"{path}: only verax score takes a pattern, without --html; name the files themselves")
-    loaded = reading.read(*reports)
-    for extra in (known.truth, known.public):
+    if asked.truth is not None and asked.truth_col is not None:
+        raise OptionError("truth= and truth_col= are two places for the truth; give one")
+    loaded = asked.read(*reports)
+    for extra in (asked.truth, asked.public):
         refuse_array_beside_tables(extra, *reports)
-    if known.truth is not None:
-        loaded = files.read_truth(known.truth, loaded)
+    if asked.truth is not None:
+        loaded = files.read_truth(asked.truth, loaded)
     loaded.scorable(str(reports[0]) if len(reports) == 1 else "these files")
-    return loaded if known.public is None else files.read_public(known.public, loaded)
+    return loaded if asked.public is None else files.read_public(asked.public, loaded)
 
 
-def _better_in_shards(reports: list[Path], asked: MechanismOptions, known: KnownOptions, output: OutputOptions) -> bool:
+def _better_in_shards(reports: list[Path], asked: QuestionOptions, output: OutputOptions) -> bool:
     """Whether a pattern stands for shards, or files are so large that they had better be read as such."""
     from verax.mechanisms import Options
     from verax.rules import load
@@ -156,7 +133,7 @@ def _better_in_shards(reports: list[Path], asked: MechanismOptions, known: Known
     if any(is_pattern(str(path)) for path in reports):
         return True
     large = sum(os.path.getsize(path) for path in reports if os.path.isfile(path)) > _LARGE
-    if not large or known.public is not None or output.html is not None:
+    if not large or asked.public is not None or output.html is not None:
         return False
     try:
         refuse_unless_additive(Options(load(asked.rule), over=asked.over, floor=asked.floor))
@@ -165,14 +142,7 @@ def _better_in_shards(reports: list[Path], asked: MechanismOptions, known: Known
     return True
 
 
-def _score_shards(
-    reports: list[Path],
-    truth: Path | None,
-    options: Options,
-    reading: ReadingOptions,
-    workers: int | None,
-    dask: str | None,
-) -> Scores:
+def _score_shards(reports: list[Path], asked: QuestionOptions, workers: int | None, dask: str | None) -> Scores:
     """Scores of reports that are read shard by shard, with a bar on standard error while a person waits."""
     from verax import executors, tally
     from verax.shards import find, read_truth
@@ -180,10 +150,11 @@ def _score_shards(
 
     if workers is not None and dask is not None:
         raise OptionError("workers= and dask= say two places to read shards; give one")
+    options = asked.mechanism(asked.listed_classes)
     tally.refuse_unless_additive(options)
     # a cluster's workers are elsewhere, where a path means something only from its root
-    shards = find(*([path.absolute() for path in reports] if dask else reports), **reading.given())
-    labels = None if truth is None else read_truth(truth)
+    shards = find(*([path.absolute() for path in reports] if dask else reports), **asked.given())
+    labels = None if asked.truth is None else read_truth(asked.truth)
     with ExitStack() as stack:
         executor: Executor | None = None
         if dask is not None:

@@ -39,6 +39,8 @@ _FOLDED = 3  # certificates with one verdict that are shown without folding
 _LISTED = 1000  # rows of a table that only lists
 _STEPS = 10
 _SIDES = 6
+
+
 @dataclass(frozen=True, eq=False)
 class Pairwise:
     """Each agent's score (row) against each other as reference (column); NaN where there is none.
