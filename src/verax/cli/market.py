@@ -12,6 +12,7 @@ from verax.cli.options import (
     ReadingOptions,
     ScoringOptions,
     grouped,
+    print_notes,
     read_sign,
     refuse_array_beside_tables,
 )
@@ -69,7 +70,7 @@ def market(
         for listing in text.market_listings(closed):
             console.print(text.table(listing))
         text.print_line(console, text.market_stakes(closed))
-        text.print_notes(console, text.market_notes(closed))
+        print_notes(console, text.market_notes(closed))
 
     def page() -> str:
         from verax.show.report import market_page

@@ -14,6 +14,7 @@ from inspect import Parameter, Signature, signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
+import click
 import typer
 
 from verax.errors import InputError, OptionError
@@ -237,6 +238,15 @@ _QUOTED_OR_ARGUMENT = re.compile(
       | (?<![\w-])(?P<name>[a-z_]+)=(?:'(?P<value>[\w-]+)'|(?=[\s,;:.)]|$))""",
     re.VERBOSE,
 )
+
+
+def print_notes(out: Console, notes: Iterable[str]) -> None:
+    """What should be known beside a result."""
+    from verax.show.text import print_line
+
+    options = option_names(click.get_current_context().find_root().command)
+    for note in notes:
+        print_line(out, f"note: {as_options(note, options)}", "yellow")
 
 
 def option_names(command: Any) -> dict[str, str]:

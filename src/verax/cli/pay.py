@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from verax.cli.options import OutputOptions, PayingOptions, grouped, read_document
+from verax.cli.options import OutputOptions, PayingOptions, grouped, print_notes, read_document
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -34,7 +34,7 @@ def pay(
     from verax.mechanisms import Scores
     from verax.rules import load
     from verax.show.page import page
-    from verax.show.text import payments_listing, print_notes, table
+    from verax.show.text import payments_listing, table
 
     output.spare(scores, clusters)
     scored = Scores.from_json(read_document(scores))

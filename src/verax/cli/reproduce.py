@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from verax.cli.options import write_text
+from verax.cli.options import print_notes, write_text
 from verax.errors import InputError
 
 
@@ -31,7 +31,7 @@ def reproduce(
 ) -> None:
     """Draw the paper's figures again, from recorded predictions of its agents or from agents trained anew."""
     from verax.lab import experiments, figures
-    from verax.show.text import Listing, console, print_line, print_notes, table
+    from verax.show.text import Listing, console, print_line, table
     from verax.wire import text_of
 
     chosen = sorted(set(figure or experiments.FIGURES))

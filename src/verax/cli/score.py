@@ -14,6 +14,7 @@ from verax.cli.options import (
     QuestionOptions,
     ReportFiles,
     grouped,
+    print_notes,
     refuse_array_beside_tables,
 )
 from verax.errors import OptionError, VeraxError
@@ -90,7 +91,7 @@ def audit(
 
 
 def _print_scores(console: Console, scores: Scores) -> None:
-    from verax.show.text import print_notes, scores_listing, table
+    from verax.show.text import scores_listing, table
 
     console.print(table(scores_listing(scores)))
     print_notes(console, scores.warnings)

@@ -150,7 +150,7 @@ def market_notes(closed: Market) -> list[str]:
     mechanism, survey = closed.mechanism, closed.survey
     notes = []
     if resolve(mechanism.rule, mechanism.floor).loses_only and closed.initial == 0:
-        notes.append(f"rule {mechanism.rule} is at most 0, where this began: nobody can gain; give --initial")
+        notes.append(f"rule {mechanism.rule} is at most 0, where this began: nobody can gain; give initial=")
     if survey is not None:
         if survey.seed is not None:
             drawn_from = survey.agents - len(survey.excluded)
@@ -252,9 +252,3 @@ def counting_up(what: str) -> Iterator[Callable[[int, int], None]]:
 def print_line(out: Console, line: str, style: str = "") -> None:
     """One line of words, some of which may be somebody's names."""
     out.print(_plain(line, style))
-
-
-def print_notes(out: Console, notes: Sequence[str]) -> None:
-    """What should be known beside a result."""
-    for note in notes:
-        print_line(out, f"note: {note}", "yellow")
