@@ -82,11 +82,6 @@ def test_how_files_are_read_is_passed_on_as_it_was_asked(monkeypatch):
     assert asked == {}  # the reader's own defaults stand in the reader alone
 
 
-def test_a_truth_is_named_once(tmp_path):
-    said = run("score", GOLDEN / "wide.csv", "--truth", tmp_path / "t.csv", "--truth-col", "gold", code=2).stderr
-    assert said == "verax: --truth and --truth-col are two places for the truth; give one\n"
-
-
 def test_reading_options_are_the_fields_of_reading():
     tables = pytest.importorskip("verax.tables")
     assert set(vars(ReadingOptions())) == set(vars(tables.Reading()))
@@ -259,6 +254,6 @@ def test_a_market_page_has_every_agents_own_line_and_every_step(tmp_path):
     shown = sorted(totals.values(), key=lambda total: -abs(total))
     slope = {round((b - a) / (y - x), 1) for a, b, x, y in zip(ends, ends[1:], shown, shown[1:], strict=False)}
     assert len(slope) == 1  # each line ends at its agent's total, on one axis
-    assert re.findall("<h2>(.*?)</h2>", text) == ["Steps", "Totals", "Curves"]
+    assert re.findall("<h2>(.*?)</h2>", text) == ["Curves", "Steps", "Totals"]
     for p in closed["payments"]:
         assert f">{p['agent']}</bdi>" in text and f"{p['level']:.4f}" in text and f"{p['score']:+.4f}" in text

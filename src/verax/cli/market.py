@@ -50,14 +50,14 @@ def market(
 
     output.spare(submissions, truth, survey, initial, scoring.sign)
     refuse_array_beside_tables(truth, submissions)
-    loaded, owners = files.read_submissions(submissions, classes=reading.listed_classes)
-    loaded = loaded if truth is None else files.read_truth(truth, loaded)
+    loaded, owners = files.read_submissions(submissions, **reading.given())
+    loaded = loaded if truth is None else files.read_truth(truth, loaded, **reading.given_beside())
     closed = markets.market(
         markets.Submissions(loaded, owners),
         truth=None if truth is None else loaded.truth,
-        survey=None if survey is None else reading.read(survey),
+        survey=None if survey is None else files.read(survey, **reading.given()),
         seed=seed,
-        initial=None if initial is None else files.read_prediction(initial, loaded.classes),
+        initial=None if initial is None else files.read_prediction(initial, loaded.classes, **reading.given_beside()),
         rule=load(scoring.rule).name,
         sign=read_sign(scoring.sign, loaded.classes),
         floor=scoring.floor,
@@ -66,10 +66,10 @@ def market(
     )
 
     def show(console: Console) -> None:
-        text.print_line(console, text.market_summary(closed), "italic")
+        for line in text.market_summary(closed).splitlines():
+            text.print_line(console, line, "italic")
         for listing in text.market_listings(closed):
             console.print(text.table(listing))
-        text.print_line(console, text.market_stakes(closed))
         print_notes(console, text.market_notes(closed))
 
     def page() -> str:

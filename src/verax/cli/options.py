@@ -1,15 +1,17 @@
 """The options that commands share, each declared once, in groups that a command takes as one argument."""
+# ruff: noqa: RUF009 (a group's fields are declared by a call, and never changed)
 
 from __future__ import annotations
 
 import csv
 import functools
 import glob
+import operator
 import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass
 from inspect import Parameter, Signature, signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
@@ -24,7 +26,6 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from verax.mechanisms import Options
-    from verax.reports import Reports
 
 DEFAULT_RULE = "zero-one"
 
@@ -37,9 +38,7 @@ _RULE_HELP = (
     f"{_rules_that(lambda r: not r.truth_only)}; with truth {_rules_that(lambda r: r.truth_only)}; "
     "or your own as module:function."
 )
-_SIGN_HELP = (
-    f"With rule {_rules_that(lambda r: r.learns_sign)}: identity, split, plugin (not in a market), or a CSV file."
-)
+_SIGN_HELP = f"With rule {_rules_that(lambda r: r.learns_sign)}: identity, split, plugin (no market), or a CSV file."
 _FLOOR_HELP = f"Smallest probability that {_rules_that(lambda r: r.floor)} count (default 1e-6)."
 
 ReportFiles = Annotated[
@@ -47,58 +46,54 @@ ReportFiles = Annotated[
 ]
 
 
+def _asked(help: str, default: Any = None, name: str | None = None, metavar: str | None = None) -> Any:
+    """A field of a group that is an option of its commands."""
+    names = () if name is None else (name,)
+    return field(default=default, metadata={"option": typer.Option(*names, help=help, metavar=metavar)})
+
+
 @dataclass(frozen=True)
 class ScoringOptions:
     """What one hypothesis earns."""
 
-    rule: Annotated[str, typer.Option(help=_RULE_HELP)] = DEFAULT_RULE
-    sign: Annotated[str | None, typer.Option(help=_SIGN_HELP)] = None
-    floor: Annotated[float | None, typer.Option(help=_FLOOR_HELP)] = None
+    rule: str = _asked(_RULE_HELP, DEFAULT_RULE)
+    sign: str | None = _asked(_SIGN_HELP)
+    floor: float | None = _asked(_FLOOR_HELP)
 
 
 @dataclass(frozen=True)
 class MechanismOptions(ScoringOptions):
     """What every agent earns, beside whom."""
 
-    against: Annotated[
-        str | None, typer.Option(help="truth, peers or hybrid; chosen by what the truth covers if not given.")
-    ] = None
-    over: Annotated[str | None, typer.Option(help="mean or median over peers, or one peer drawn from --seed.")] = None
-    seed: Annotated[str | None, typer.Option(help="With --over one: any text; the same text draws the same peers.")] = (
-        None
-    )
+    against: str | None = _asked("truth, peers or hybrid; chosen by what the truth covers if not given.")
+    over: str | None = _asked("mean or median over peers, or one peer drawn from --seed.")
+    seed: str | None = _asked("With --over one: any text; the same text draws the same peers.")
 
 
 @dataclass(frozen=True)
 class KnownOptions:
     """What is known beside the reports."""
 
-    truth: Annotated[Path | None, typer.Option(help="True labels of some or all tasks: task,label, or NPY.")] = None
-    public: Annotated[
-        Path | None, typer.Option(help="What everybody knows: task,label (strata), task,x1,x2,... (features), or NPY.")
-    ] = None
+    truth: Path | None = _asked("True labels of some or all tasks: task,label, or NPY.")
+    public: Path | None = _asked("What everybody knows: task,label (strata), task,x1,x2,... (features), or NPY.")
 
 
 @dataclass(frozen=True)
 class ReadingOptions:
     """How files of reports are read: the fields of `tables.Reading`."""
 
-    classes: Annotated[str | None, typer.Option(help="All classes, comma-separated, if not all are in the file.")] = (
-        None
-    )
-    task_col: Annotated[str | None, typer.Option(help="The column of tasks.", metavar="NAME")] = None
-    agent_col: Annotated[str | None, typer.Option(help="The column of agents, in a long file.", metavar="NAME")] = None
-    label_col: Annotated[str | None, typer.Option(help="The column of labels, in a long file.", metavar="NAME")] = None
-    truth_col: Annotated[str | None, typer.Option(help="The column of true labels.", metavar="NAME")] = None
-    drop: Annotated[
-        list[str] | None, typer.Option(help="Columns to leave out, comma-separated or repeated.", metavar="NAMES")
-    ] = None
-    logits: Annotated[bool, typer.Option("--logits", help="Rows are logits, not probabilities.")] = False
-    max_bytes: Annotated[int | None, typer.Option(help="Of memory that one file may ask for.", metavar="N")] = None
-    max_ratio: Annotated[int | None, typer.Option(help="Of a file's content to its size.", metavar="N")] = None
-    max_cells: Annotated[int | None, typer.Option(help="Of agents times tasks (times classes).", metavar="N")] = None
-    max_columns: Annotated[int | None, typer.Option(help="Of one file.", metavar="N")] = None
-    max_classes: Annotated[int | None, typer.Option(help="Of different labels.", metavar="N")] = None
+    classes: str | None = _asked("All classes, comma-separated, if not all are in the file.")
+    task_col: str | None = _asked("The column of tasks.", metavar="NAME")
+    agent_col: str | None = _asked("The column of agents, in a long file.", metavar="NAME")
+    label_col: str | None = _asked("The column of labels, in a long file.", metavar="NAME")
+    truth_col: str | None = _asked("The column of true labels.", metavar="NAME")
+    drop: list[str] | None = _asked("Columns to leave out, comma-separated or repeated.", metavar="NAMES")
+    logits: bool = _asked("Rows are logits, not probabilities.", False, "--logits")
+    max_bytes: int | None = _asked("Of memory that one file may ask for.", metavar="N")
+    max_ratio: int | None = _asked("Of a file's content to its size.", metavar="N")
+    max_cells: int | None = _asked("Of agents times tasks (times classes).", metavar="N")
+    max_columns: int | None = _asked("Of one file.", metavar="N")
+    max_classes: int | None = _asked("Of different labels.", metavar="N")
 
     @property
     def listed_classes(self) -> list[str] | None:
@@ -111,23 +106,17 @@ class ReadingOptions:
         asked = vars(self) | {"classes": self.listed_classes, "drop": drop, "logits": self.logits or None}
         return {f.name: asked[f.name] for f in fields(ReadingOptions) if asked[f.name] is not None}
 
-    def read(self, *paths: Path) -> Reports:
-        """Reports of these files, as they were asked to be read."""
-        from verax import files
-
-        return files.read(*paths, **self.given())
+    def given_beside(self) -> dict[str, Any]:
+        """The same for what is read beside reports, whose classes it takes."""
+        return {name: value for name, value in self.given().items() if name != "classes"}
 
 
 @dataclass(frozen=True)
 class EngineOptions:
     """What counts."""
 
-    backend: Annotated[
-        str, typer.Option(help="What counts: auto, numpy, numba or torch. It never changes a score.")
-    ] = "auto"
-    threads: Annotated[
-        int | None, typer.Option(help="How many threads count; every core if not given.", metavar="N")
-    ] = None
+    backend: str = _asked("What counts: auto, numpy, numba or torch. It never changes a score.", "auto")
+    threads: int | None = _asked("How many threads count; every core if not given.", metavar="N")
 
 
 @dataclass(frozen=True)
@@ -153,20 +142,18 @@ class QuestionOptions(EngineOptions, ReadingOptions, KnownOptions, MechanismOpti
 class PayingOptions:
     """How money is shared out, whoever asks."""
 
-    currency: Annotated[str, typer.Option(help="Its code.")] = "EUR"
-    scheme: Annotated[str, typer.Option(help="clipped, affine or proportional.")] = "clipped"
-    min_tasks: Annotated[int, typer.Option(help="Fewer tasks than this are not paid.")] = 30
+    currency: str = _asked("Its code.", "EUR")
+    scheme: str = _asked("clipped, affine or proportional.", "clipped")
+    min_tasks: int = _asked("Fewer tasks than this are not paid.", 30)
 
 
 @dataclass(frozen=True)
 class OutputOptions:
     """One result, four ways: a table for people, JSON on standard output, JSON in a file, and a page."""
 
-    as_json: Annotated[
-        bool, typer.Option("--json", help="One JSON document on standard output, nothing else there.")
-    ] = False
-    output: Annotated[Path | None, typer.Option("-o", help="Write the JSON document to this file.")] = None
-    html: Annotated[Path | None, typer.Option(help="Write a self-contained page to this file.")] = None
+    as_json: bool = _asked("One JSON document on standard output, nothing else there.", False, "--json")
+    output: Path | None = _asked("Write the JSON document to this file.", None, "-o")
+    html: Path | None = _asked("Write a self-contained page to this file.")
 
     def spare(self, *inputs: str | Path | None) -> None:
         """Refuse, before anything is computed, to write over what is read."""
@@ -213,9 +200,10 @@ def grouped(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def _options_of(group: Any) -> Iterator[Parameter]:
-    hints = get_type_hints(group, include_extras=True)
-    for field in fields(group):
-        yield Parameter(field.name, Parameter.KEYWORD_ONLY, default=field.default, annotation=hints[field.name])
+    hints = get_type_hints(group)
+    for one in fields(group):
+        kind = operator.getitem(Annotated, (hints[one.name], one.metadata["option"]))
+        yield Parameter(one.name, Parameter.KEYWORD_ONLY, default=one.default, annotation=kind)
 
 
 def as_options(sentence: str, options: Mapping[str, str]) -> str:

@@ -76,11 +76,11 @@ def audit(
     """Can these scores be trusted? Certificates, each with its reason and its witness."""
     from verax.audit import examine, to_json
     from verax.show.report import report
-    from verax.show.text import certificates_table, waiting
+    from verax.show.text import certificates_table, counting_up
 
     output.spare(*reports, *asked.files)
     ready = _prepare(reports, asked)
-    with waiting(f"auditing {len(ready.reports.agents)} agents"):
+    with counting_up(f"auditing {len(ready.reports.agents)} agents"):
         scores, found = examine(ready, confidence, colluders, wanted)
 
     def show(console: Console) -> None:
@@ -113,15 +113,13 @@ def _load(reports: list[Path], asked: QuestionOptions) -> Reports:
     for path in reports:
         if is_pattern(str(path)):
             raise OptionError(f"{path}: only verax score takes a pattern, without --html; name the files themselves")
-    if asked.truth is not None and asked.truth_col is not None:
-        raise OptionError("truth= and truth_col= are two places for the truth; give one")
-    loaded = asked.read(*reports)
+    loaded = files.read(*reports, **asked.given())
     for extra in (asked.truth, asked.public):
         refuse_array_beside_tables(extra, *reports)
     if asked.truth is not None:
-        loaded = files.read_truth(asked.truth, loaded)
+        loaded = files.read_truth(asked.truth, loaded, **asked.given_beside())
     loaded.scorable(str(reports[0]) if len(reports) == 1 else "these files")
-    return loaded if asked.public is None else files.read_public(asked.public, loaded)
+    return loaded if asked.public is None else files.read_public(asked.public, loaded, **asked.given_beside())
 
 
 def _better_in_shards(reports: list[Path], asked: QuestionOptions, output: OutputOptions) -> bool:
@@ -155,7 +153,7 @@ def _score_shards(reports: list[Path], asked: QuestionOptions, workers: int | No
     tally.refuse_unless_additive(options)
     # a cluster's workers are elsewhere, where a path means something only from its root
     shards = find(*([path.absolute() for path in reports] if dask else reports), **asked.given())
-    labels = None if asked.truth is None else read_truth(asked.truth)
+    labels = None if asked.truth is None else read_truth(asked.truth, **asked.given_beside())
     with ExitStack() as stack:
         executor: Executor | None = None
         if dask is not None:

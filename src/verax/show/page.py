@@ -120,13 +120,15 @@ def page(
 
     sheet = (files("verax.show") / "templates" / "page.css").read_text(encoding="utf-8")
     digest = base64.b64encode(hashlib.sha256(sheet.encode()).digest()).decode()
-    return _environment().get_template("page.html").render(
+    return _template_engine().get_template("page.html").render(
         title=title,
         sheet=Markup(sheet),
         policy=f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'",
         lead=lead,
         notes=[*notes, *(scores.warnings if scores else ())],
-        scores=scores and _ScoreTable.of(scores),
+        scores=scores,
+        rule=scores and _known_rule(scores.mechanism.rule),
+        axis=scores and _Axis.over([0.0, *(x for s in scores.scores for x in _confidence(s))], margin=0.03),
         paid={p.agent: p.amount for p in payments.payments} if payments else {},
         pairwise=pairwise and _pairwise_heat(pairwise, scores),
         delta=delta and _delta_heat(delta),
@@ -141,7 +143,7 @@ def page(
 
 
 @functools.cache
-def _environment() -> jinja2.Environment:
+def _template_engine() -> jinja2.Environment:
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     made = Environment(
@@ -149,7 +151,7 @@ def _environment() -> jinja2.Environment:
         lstrip_blocks=True, finalize=lambda value: shown(value) if type(value) is str else value,
     )  # fmt: skip
     made.globals |= {
-        "decimal": decimal, "tick": tick, "interval": _interval, "marks": MARKS,
+        "decimal": decimal, "tick": tick, "interval": _confidence, "marks": MARKS,
         "most_named": _NAMED, "most_folded": _FOLDED, "most_listed": _LISTED,
     }  # fmt: skip
     return made
@@ -212,26 +214,10 @@ def _known_rule(name: str) -> Rule | None:
         return None
 
 
-def _interval(s: Score) -> tuple[float, ...]:
+def _confidence(s: Score) -> tuple[float, ...]:
     if s.score is None:
         return ()
     return s.score - 1.96 * (s.stderr or 0.0), s.score + 1.96 * (s.stderr or 0.0)
-
-
-@dataclass(frozen=True)
-class _ScoreTable:
-    """Scores, best first, on one axis, and the rule they were made by."""
-
-    of_all: Scores
-    ranked: list[Score]
-    axis: _Axis
-    rule: Rule | None
-
-    @classmethod
-    def of(cls, scores: Scores) -> _ScoreTable:
-        ranked = scores.ranked()
-        axis = _Axis.over([0.0, *(x for s in ranked for x in _interval(s))], margin=0.03)
-        return cls(scores, ranked, axis, _known_rule(scores.mechanism.rule))
 
 
 @dataclass(frozen=True)
@@ -332,25 +318,13 @@ def _confusable_pairs(delta: DeltaMap) -> list[tuple[str, str, float]]:
     return [(delta.classes[i], delta.classes[j], float(delta.values[i, j])) for i, j in pairs]
 
 
-@dataclass(frozen=True)
-class _Group:
-    """The certificates of one code, by verdict, the worst first."""
-
-    code: str
-    blocks: list[list[Certificate]]
-
-    @property
-    def worst(self) -> str:
-        return self.blocks[0][0].verdict
-
-
-def _grouped_by_code(certificates: Sequence[Certificate]) -> list[_Group]:
-    """Each code with its certificates, the worst verdict first in both."""
+def _grouped_by_code(certificates: Sequence[Certificate]) -> list[tuple[str, list[list[Certificate]]]]:
+    """Each code with its certificates by verdict, the worst verdict first in both."""
     worst, found = list(MARKS), []
     for code in sorted({c.code for c in certificates}, key=lambda code: (*CODES, code).index(code)):
         blocks = [[c for c in certificates if (c.code, c.verdict) == (code, verdict)] for verdict in worst]
-        found.append(_Group(code, [block for block in blocks if block]))
-    return sorted(found, key=lambda group: worst.index(group.worst))
+        found.append((code, [block for block in blocks if block]))
+    return sorted(found, key=lambda group: worst.index(group[1][0][0].verdict))
 
 
 @dataclass(frozen=True)
@@ -367,10 +341,10 @@ class _Chart:
         columns = [c for line in curve.lines for c in (line.y, line.low, line.high) if c is not None]
         x = _Axis.over([float(v) for line in curve.lines for v in line.x if math.isfinite(v)], margin=0.0)
         y = _Axis.over([float(v) for c in columns for v in c if math.isfinite(v)], margin=0.05, falling=True)
-        return cls(curve, x, y, [_points(line, x, y) for line in curve.lines])
+        return cls(curve, x, y, [_percent_points(line, x, y) for line in curve.lines])
 
 
-def _points(line: Line, x: _Axis, y: _Axis) -> tuple[str, str]:
+def _percent_points(line: Line, x: _Axis, y: _Axis) -> tuple[str, str]:
     """The points of the line and of its band, in percent, without what is not finite."""
 
     def along(column: Numbers) -> list[str]:

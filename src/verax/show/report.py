@@ -13,7 +13,7 @@ from verax.market import Market
 from verax.mechanisms import Prepared, Scores, pairwise
 from verax.payments import Payments
 from verax.show.page import Curve, DeltaMap, Line, Pairwise, page
-from verax.show.text import market_listings, market_notes, market_stakes, market_summary
+from verax.show.text import market_listings, market_notes, market_summary
 
 _RATES = tuple(r / 20 for r in range(11))
 _LINES = 6  # as many as can be told apart
@@ -84,10 +84,8 @@ def market_page(closed: Market) -> str:
     >>> "<h2>Steps</h2>" in market_page(closed)
     True
     """
-    lead = f"{market_summary(closed)}. {market_stakes(closed)}"
-    return page(
-        "Market", lead=lead, notes=market_notes(closed), listings=market_listings(closed), curves=market_curves(closed)
-    )
+    lead, notes = " ".join(market_summary(closed).splitlines()), market_notes(closed)
+    return page("Market", lead=lead, notes=notes, listings=market_listings(closed), curves=market_curves(closed))
 
 
 def market_curves(closed: Market) -> tuple[Curve, Curve]:

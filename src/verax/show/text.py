@@ -5,7 +5,7 @@ from __future__ import annotations
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -135,18 +135,22 @@ def market_listings(closed: Market) -> list[Listing]:
 
 
 def market_summary(closed: Market) -> str:
-    """What closed the market, and between which levels.
+    """What closed the market, between which levels, and what can be lost.
 
     >>> from verax.market import Submissions, market
-    >>> market_summary(market(Submissions.of(labels=[[0, 1, 0]], owners=["ann"]), truth=[0, 1, 1]))
-    'zero-one, closed by truth, level 0.0000 to 0.3333'
+    >>> print(market_summary(market(Submissions.of(labels=[[0, 1, 0]], owners=["ann"]), truth=[0, 1, 1])))
+    zero-one, closed by truth, level 0.0000 to 0.3333.
+    The house can lose 1 at most, one step 2: its stake.
     """
     by = "truth" if closed.survey is None else f"the survey of {closed.survey.drawn}"
-    return f"{closed.mechanism.rule}, closed by {by}, level {closed.initial:.4f} to {closed.final:.4f}"
+    return (
+        f"{closed.mechanism.rule}, closed by {by}, level {closed.initial:.4f} to {closed.final:.4f}.\n"
+        f"The house can lose {closed.worst_case_loss:.4g} at most, one step {closed.stake:.4g}: its stake."
+    )
 
 
 def market_notes(closed: Market) -> list[str]:
-    """What is at stake, and what else should be known of a market."""
+    """What else should be known of a market."""
     mechanism, survey = closed.mechanism, closed.survey
     notes = []
     if resolve(mechanism.rule, mechanism.floor).loses_only and closed.initial == 0:
@@ -160,11 +164,6 @@ def market_notes(closed: Market) -> list[str]:
         if survey.bound is not None:
             notes.append(f"who is in both gains by no report that is {survey.bound:.4g} less accurate (Theorem 10)")
     return notes
-
-
-def market_stakes(closed: Market) -> str:
-    """What the house and one step can lose."""
-    return f"The house can lose {closed.worst_case_loss:.4g} at most, one step {closed.stake:.4g}: its stake."
 
 
 def certificates_table(certificates: Sequence[Certificate]) -> Table:
@@ -224,16 +223,6 @@ def console() -> Console:
             raise BrokenPipeError("the pipe was closed")
 
     return Piped(highlight=False)
-
-
-@contextmanager
-def waiting(what: str) -> Iterator[None]:
-    """While a person waits, a word on standard error about what for."""
-    from rich.console import Console
-
-    err = Console(stderr=True)
-    with err.status(_plain(what)) if err.is_terminal else nullcontext():
-        yield
 
 
 @contextmanager
