@@ -33,19 +33,19 @@ class _Refusals(TyperGroup):
             result = super().invoke(ctx)
             sys.stdout.flush()
         except VeraxError as error:
-            _refuse(as_options(str(error), option_names(self)))
+            _refuse_in_one_sentence(as_options(str(error), option_names(self)))
         except click.ClickException as error:
             raise click.UsageError(shown(error.format_message()), getattr(error, "ctx", None)) from None
         except OSError as error:
             _abandon_output()
             reason = error.strerror or str(error)
-            _refuse(f"standard output cannot be written ({reason}); write to a file with -o")
+            _refuse_in_one_sentence(f"standard output cannot be written ({reason}); write to a file with -o")
         except MemoryError:
-            _refuse("not enough memory for these reports; score fewer tasks or agents at a time")
+            _refuse_in_one_sentence("not enough memory for these reports; score fewer tasks or agents at a time")
         return result
 
 
-def _refuse(sentence: str) -> NoReturn:
+def _refuse_in_one_sentence(sentence: str) -> NoReturn:
     from verax.show.text import shown
 
     print(f"verax: {shown(' '.join(sentence.splitlines()))}", file=sys.stderr)

@@ -55,7 +55,7 @@ def score(
         found = _score_shards(reports, asked, workers, dask)
         output.write(found.to_json(), lambda console: _print_scores(console, found))
         return
-    ready = _prepare(reports, asked)
+    ready = _read_and_plan(reports, asked)
     scores = scored(ready)
     output.write(
         scores.to_json(), lambda console: _print_scores(console, scores), lambda: report("Scores", ready, scores)
@@ -79,7 +79,7 @@ def audit(
     from verax.show.text import certificates_table, counting_up
 
     output.spare(*reports, *asked.files)
-    ready = _prepare(reports, asked)
+    ready = _read_and_plan(reports, asked)
     with counting_up(f"auditing {len(ready.reports.agents)} agents"):
         scores, found = examine(ready, confidence, colluders, wanted)
 
@@ -97,16 +97,16 @@ def _print_scores(console: Console, scores: Scores) -> None:
     print_notes(console, scores.warnings)
 
 
-def _prepare(reports: list[Path], asked: QuestionOptions) -> Prepared:
+def _read_and_plan(reports: list[Path], asked: QuestionOptions) -> Prepared:
     """The files read, and the mechanism planned on them."""
     from verax.mechanisms import prepare
 
-    loaded = _load(reports, asked)
+    loaded = _read_reports(reports, asked)
     wanted = asked.truth is not None or asked.truth_col is not None
     return prepare(loaded, loaded.truth if wanted else None, None, asked.mechanism(loaded.classes))
 
 
-def _load(reports: list[Path], asked: QuestionOptions) -> Reports:
+def _read_reports(reports: list[Path], asked: QuestionOptions) -> Reports:
     from verax import files
     from verax.shards import is_pattern
 

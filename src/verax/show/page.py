@@ -128,7 +128,7 @@ def page(
         notes=[*notes, *(scores.warnings if scores else ())],
         scores=scores,
         rule=scores and _known_rule(scores.mechanism.rule),
-        axis=scores and _Axis.over([0.0, *(x for s in scores.scores for x in _confidence(s))], margin=0.03),
+        axis=scores and _Axis.over([0.0, *(x for s in scores.scores for x in _confidence_interval(s))], margin=0.03),
         paid={p.agent: p.amount for p in payments.payments} if payments else {},
         pairwise=pairwise and _pairwise_heat(pairwise, scores),
         delta=delta and _delta_heat(delta),
@@ -151,7 +151,7 @@ def _template_engine() -> jinja2.Environment:
         lstrip_blocks=True, finalize=lambda value: shown(value) if type(value) is str else value,
     )  # fmt: skip
     made.globals |= {
-        "decimal": decimal, "tick": tick, "interval": _confidence, "marks": MARKS,
+        "decimal": decimal, "tick": tick, "interval": _confidence_interval, "marks": MARKS,
         "most_named": _NAMED, "most_folded": _FOLDED, "most_listed": _LISTED,
     }  # fmt: skip
     return made
@@ -214,7 +214,7 @@ def _known_rule(name: str) -> Rule | None:
         return None
 
 
-def _confidence(s: Score) -> tuple[float, ...]:
+def _confidence_interval(s: Score) -> tuple[float, ...]:
     if s.score is None:
         return ()
     return s.score - 1.96 * (s.stderr or 0.0), s.score + 1.96 * (s.stderr or 0.0)
@@ -233,7 +233,7 @@ class _Heat:
     key_ends: list[str]
 
 
-def _heat(
+def _heat_map(
     names: list[str], values: Matrix, level: Callable[[int, int], str], digits: int, key: tuple[list[str], list[str]],
     marked: Iterable[tuple[int, int]] = (), left_out: int = 0,
 ) -> _Heat:  # fmt: skip
@@ -269,7 +269,7 @@ def _pairwise_heat(pairwise: Pairwise, scores: Scores | None) -> _Heat:
 
     key = [f"s{i}" for i in range(_STEPS)], [decimal(low, digits), decimal(high, digits)]
     left_out = len(order) if len(order) > _DRAWN else 0
-    return _heat([pairwise.agents[i] for i in chosen], part, level, digits, key, left_out=left_out)
+    return _heat_map([pairwise.agents[i] for i in chosen], part, level, digits, key, left_out=left_out)
 
 
 def _rank_order(pairwise: Pairwise, scores: Scores | None) -> list[int]:
@@ -300,7 +300,7 @@ def _delta_heat(delta: DeltaMap) -> _Heat:
     ends = [decimal(x, digits) for x in (-most, -most / 4, 0.0, most / 4, most)]
     key = [f"d{i}" for i in range(2 * _SIDES + 1)], ends
     left_out = len(values) if len(values) > _DRAWN else 0
-    return _heat([delta.classes[i] for i in chosen], part, level, digits, key, marked, left_out)
+    return _heat_map([delta.classes[i] for i in chosen], part, level, digits, key, marked, left_out)
 
 
 def _most_confused(values: Matrix, confusable: Iterable[tuple[int, int]]) -> list[int]:

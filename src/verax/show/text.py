@@ -67,9 +67,9 @@ def table(listing: Listing) -> Table:
     from rich import box
     from rich.table import Table
 
-    made = Table(box=box.SIMPLE_HEAD, title=_plain(listing.title) if listing.title else None, title_justify="left")
+    made = Table(box=box.SIMPLE_HEAD, title=_plain_text(listing.title) if listing.title else None, title_justify="left")
     for name, numeric in zip(listing.columns, listing.numeric, strict=True):
-        made.add_column(_plain(name), justify="right" if numeric else "left", style=None if name else "cyan")
+        made.add_column(_plain_text(name), justify="right" if numeric else "left", style=None if name else "cyan")
     for k, row in enumerate((*listing.rows, *listing.foot)):
         if k == len(listing.rows):
             made.add_section()
@@ -77,7 +77,7 @@ def table(listing: Listing) -> Table:
     return made
 
 
-def _plain(text: str, style: str = "") -> Text:
+def _plain_text(text: str, style: str = "") -> Text:
     """Text that rich reads neither as markup nor as commands."""
     from rich.text import Text
 
@@ -180,15 +180,15 @@ def certificates_table(certificates: Sequence[Certificate]) -> Table:
         counts = Counter(c.verdict for c in mine)
         told = ", ".join(f"{n} {verdict}" for verdict in MARKS if (n := counts[verdict]))
         made.add_section()
-        made.add_row(_plain(code, "bold"), "", _plain(told, "dim"))
+        made.add_row(_plain_text(code, "bold"), "", _plain_text(told, "dim"))
         failing = [c for c in mine if c.verdict == "fails"]
         unsure = [c for c in mine if c.verdict == "undecided" or (c.agent is None and c.verdict != "fails")]
         for c in failing + unsure[:_OPEN_SHOWN]:
-            verdict = _plain(f"{MARKS[c.verdict]} {c.verdict}", _STYLE[c.verdict])
-            made.add_row(verdict, _plain("everybody" if c.agent is None else c.agent), _plain(c.why))
+            verdict = _plain_text(f"{MARKS[c.verdict]} {c.verdict}", _STYLE[c.verdict])
+            made.add_row(verdict, _plain_text("everybody" if c.agent is None else c.agent), _plain_text(c.why))
         if len(unsure) > _OPEN_SHOWN:
             more = f"and {len(unsure) - _OPEN_SHOWN} more undecided: see --html or --json"
-            made.add_row("", "", _plain(more, "dim"))
+            made.add_row("", "", _plain_text(more, "dim"))
     return made
 
 
@@ -240,4 +240,4 @@ def counting_up(what: str) -> Iterator[Callable[[int, int], None]]:
 
 def print_line(out: Console, line: str, style: str = "") -> None:
     """One line of words, some of which may be somebody's names."""
-    out.print(_plain(line, style))
+    out.print(_plain_text(line, style))
