@@ -73,7 +73,7 @@ def table(listing: Listing) -> Table:
     for k, row in enumerate((*listing.rows, *listing.foot)):
         if k == len(listing.rows):
             made.add_section()
-        made.add_row(*map(_plain, row))
+        made.add_row(*map(_plain_text, row))
     return made
 
 
