@@ -282,7 +282,7 @@ def _against(reports: Reports, against: str | None, *, given: bool) -> str:
         raise OptionError(f"against is {against!r}; choose one of {', '.join(AGAINST)}")
     if against != "peers" and not covered:
         raise OptionError(
-            f"scoring against {against} needs the truth of some tasks; give it with --truth, or score against peers"
+            f"scoring against {against} needs the truth of some tasks; give it with truth=, or score against peers"
         )
     return against
 
@@ -294,7 +294,7 @@ def _plan(reports: Reports, signal: Public, against: str, options: Options) -> P
         raise OptionError(f"over is {over!r}; choose mean, median or one")
     if over is not None and (against == "truth" or chosen.truth_only):
         raise OptionError(
-            f"--over {over} chooses among peers, and this scores against truth; leave it out, or use --against peers"
+            f"over={over!r} chooses among peers, and this scores against truth; leave it out, or use against='peers'"
         )
     if (over == "one") != (options.seed is not None):
         raise OptionError("one peer is drawn from a seed: give over='one' and seed= together")
@@ -323,15 +323,15 @@ def _check_rule(chosen: Rule, reports: Reports, signal: Public, against: str) ->
         )
     if chosen.truth_only and against == "peers":
         raise OptionError(
-            f"rule {chosen.name} needs the truth; give it with --truth, or use a rule that scores against peers"
+            f"rule {chosen.name} needs the truth; give it with truth=, or use a rule that scores against peers"
         )
     if signal and (chosen.truth_only or (chosen.name == "pmi" and signal.features is not None)):
         what = "a public signal" if chosen.truth_only else "public features, only strata"
         raise OptionError(
-            f"rule {chosen.name} cannot take out {what}; leave --public out, or use zero-one, ca, ce or brier"
+            f"rule {chosen.name} cannot take out {what}; leave public= out, or use zero-one, ca, ce or brier"
         )
     if against == "peers" and len(reports.agents) < 2:
-        raise InputError("only one agent, and no peers to score it against; add agents, or give the truth with --truth")
+        raise InputError("only one agent, and no peers to score it against; add agents, or give the truth with truth=")
 
 
 def _sign(
@@ -339,7 +339,7 @@ def _sign(
 ) -> tuple[str | None, npt.NDArray[np.generic] | None]:
     if rule.name != "ca" or rule.own:
         if sign is not None:
-            raise OptionError(f"--sign goes with rule ca only; leave it out with rule {rule.name}")
+            raise OptionError(f"sign= goes with rule ca only; leave it out with rule {rule.name}")
         return ("identity", np.eye(classes, dtype=np.int64)) if rule.counts_only else (None, None)
     if sign is None:
         sign = "split"

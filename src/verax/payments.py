@@ -563,7 +563,7 @@ def _check_scores(scores: Scores) -> None:
     mechanism = scores.mechanism
     if mechanism.sign == "plugin" or (mechanism.rule == "ca" and mechanism.sign is None):
         raise OptionError(
-            "these scores learned their sign on the tasks they score, which pays noise; score with --sign split"
+            "these scores learned their sign on the tasks they score, which pays noise; score with sign='split'"
         )
     if any(str(warning).startswith("scores are sampled") for warning in scores.warnings):
         raise OptionError("these scores are sampled, which pays luck; score again without draws")

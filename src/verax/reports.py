@@ -106,7 +106,7 @@ class Reports:
             raise InputError(f"{source}: only {len(self.tasks)} task; scoring needs at least two tasks")
         if len(self.classes) < 2:
             raise InputError(
-                f"{source}: only {len(self.classes)} class seen; scoring needs two: name all classes with --classes"
+                f"{source}: only {len(self.classes)} class seen; scoring needs two: name all classes with classes="
             )
         return self
 
@@ -331,7 +331,7 @@ def _combined(first: Reports, second: Reports) -> Reports:
             "write all with the same classes"
         )
     if first.public is not None or second.public is not None:
-        raise InputError("a public signal inside one of several files is of its tasks only; give it with --public")
+        raise InputError("a public signal inside one of several files is of its tasks only; give it with public=")
     first, second = first._relabelled(classes), second._relabelled(classes)
     agents = tuple(dict.fromkeys((*first.agents, *second.agents)))
     tasks = tuple(dict.fromkeys((*first.tasks, *second.tasks)))

@@ -489,7 +489,7 @@ def _check_market(spec: Spec) -> None:
     held = minor_units(spec.budget, scale_of(spec.currency), spec.currency)
     if loss > held:
         raise InputError(
-            f"the house can lose {loss} minor units and the budget is {held}; lower --scale or raise --budget"
+            f"the house can lose {loss} minor units and the budget is {held}; lower scale= or raise budget="
         )
 
 
@@ -514,7 +514,7 @@ def _after_deadline(spec: Spec) -> None:
 def _opened(journal: Journal, round: str) -> Entry:
     entry = journal.get(f"{round}:open")
     if entry is None:
-        raise LedgerError(f"no round is called {round!r}; open it first, or check --db")
+        raise LedgerError(f"no round is called {round!r}; open it first, or check db=")
     return entry
 
 
@@ -578,7 +578,7 @@ def _root(taken: Sequence[tuple[str, Mapping[str, Any]]], round: str, secret: st
 def _secret(journal: Journal, round: str) -> str:
     entry = journal.get(f"{round}:secret")
     if entry is None:
-        raise LedgerError(f"no round is called {round!r}; open it first, or check --db")
+        raise LedgerError(f"no round is called {round!r}; open it first, or check db=")
     return str(json.loads(entry.body)["secret"])
 
 

@@ -204,7 +204,7 @@ class Tally:
         rule = resolve(self.options.rule, self.options.floor)
         _check_rule(rule, reports, Public(len(reports.tasks)), "hybrid")
         if not (self.options.sign is None or isinstance(self.options.sign, str) or reports.classes_given):
-            raise OptionError("a sign matrix over shards needs all classes beforehand; name them with --classes")
+            raise OptionError("a sign matrix over shards needs all classes beforehand; name them with classes=")
         early = sums.Early(rule, *_sign(rule, self.options.sign, len(reports.classes)), self.pairs, self.options.engine)
         by_truth, by_peers = _parted(reports, self.options.against, rule.truth_only)
         held = _Held(
