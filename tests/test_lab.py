@@ -114,7 +114,7 @@ def test_a_wrong_cifar_file_gets_a_sentence(data, tmp_path):
 
 def test_what_is_not_there_is_said_and_not_fetched(tmp_path):
     for name in datasets.NAMES:
-        with pytest.raises(InputError, match="not there; give --data-dir"):
+        with pytest.raises(InputError, match="not there; give data_dir="):
             datasets.test_labels(name, tmp_path)
         with pytest.raises(InputError, match=r"is not there; put its . files there, or allow the download"):
             datasets.load(name, tmp_path, fetch=False)
@@ -189,7 +189,7 @@ def test_what_cannot_be_fetched_is_said_in_one_sentence(served, tmp_path, monkey
     with pytest.raises(InputError, match=r"cannot be fetched \(.*\); fetch it elsewhere and give its folder"):
         datasets.load("cifar10", tmp_path)
     monkeypatch.setattr(datasets, "_MNIST_BASE", "http://127.0.0.1:1/")  # nothing listens on port 1
-    with pytest.raises(InputError, match=r"Connection refused.*--data-dir"):
+    with pytest.raises(InputError, match=r"Connection refused.*data_dir="):
         datasets.load("mnist", tmp_path)
 
 

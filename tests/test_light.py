@@ -25,7 +25,7 @@ def test_importing_verax_imports_numpy_and_no_extra():
 
 
 def test_the_command_line_needs_no_extra_to_score():
-    modules = imported_by("from verax.cli import app\nimport verax.render, verax.demo")
+    modules = imported_by("from verax.cli import app\nimport verax.show.report, verax.demo")
     assert not modules & set(EXTRAS)
 
 

@@ -712,7 +712,7 @@ def test_other_wrong_files_and_options_of_the_command(folder):
         ((path, "--survey", survey, "--seed", "seed"), "the seed is 'seed'; give hexadecimal digits"),
         ((path, "--truth", folder / "one.npy"), "an NPY file goes in the task order of an NPZ"),
         ((path, "--truth", truth, "--scale", "nan"), "the scale is nan"),
-        ((path, "--truth", truth, "--rule", "my:rule"), "rule 'my:rule' has no bounds that verax knows"),
+        ((path, "--truth", truth, "--rule", "math:sqrt"), "rule 'math:sqrt' has no bounds that verax knows"),
         ((path, "--truth", truth, "--sign", "split"), "--sign goes with rule ca only"),
         ((path, "--truth", truth, "--initial", survey), "3 agents"),
         ((path, "--truth", truth, "--classes", "a"), "unknown label 'b'"),

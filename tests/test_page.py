@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import html
 import itertools
 import re
@@ -15,8 +17,12 @@ import pytest
 
 from verax import Mechanism, Score, Scores
 from verax.audit import Certificate
-from verax.page import Curve, DeltaMap, Line, Pairwise, page
+from verax.errors import InputError
+from verax.market import Market, Step, Survey
 from verax.payments import Payment, Payments
+from verax.show.page import Curve, DeltaMap, Line, Pairwise, page
+from verax.show.report import market_page
+from verax.show.text import Listing
 
 VOID = {"meta", "br", "hr", "img", "input", "link"}
 WORDS = {"holds": "✓ holds", "fails": "✗ fails", "undecided": "? undecided", "not-applicable": "– not applicable"}
@@ -154,7 +160,7 @@ def test_nothing_runs_and_nothing_is_fetched():
 def test_the_head_forbids_all_but_inline_style_and_adapts_to_the_screen():
     metas = [attrs for attrs, _ in read(Everything().page()).named("meta")]
     policy = next(m["content"] for m in metas if m.get("http-equiv") == "Content-Security-Policy")
-    assert policy.startswith("default-src 'none'; style-src 'unsafe-inline'")
+    assert policy.startswith("default-src 'none'; style-src 'sha256-")
     assert {"viewport", "color-scheme"} <= {m.get("name") for m in metas}
     assert "@media print" in Everything().page() and "prefers-color-scheme:dark" in Everything().page()
 
@@ -184,6 +190,98 @@ def test_every_name_is_escaped():
     assert NASTY not in text and "<b>" not in text and '"x"' not in text
     assert not read(text).named("b")
     assert read(text).text.count(NASTY) > 20
+
+
+HOSTILE = (
+    "<script>alert(1)</script>",
+    '"><img src=x onerror=alert(1)>',
+    "' onload='alert(1)",
+    "</title></style></svg><b>",
+    "{{ 7 * 7 }}{% raw %}",
+    "javascript:alert(1)",
+    "\x1b[31m\u202e a name",
+)
+
+
+def everything_said_by(text):
+    """The page of all sections, with this text wherever a document holds one; some where it should hold a number."""
+    score = {"agent": text, "score": 0.5, "stderr": 0.01, "tasks": text, "references": text}
+    survey_score = Score(text, 0.5, 0.1, 9, 2)
+    mechanism = {"rule": text, "against": text, "over": text, "sign": text, "public": True, "floor": None}
+    document = {
+        "format": "verax.scores/1", "mechanism": mechanism, "tasks": 10, "classes": [text, f"{text}2"],
+        "scores": [score, {**score, "agent": f"{text}2", "score": None, "stderr": None}], "warnings": [text],
+    }  # fmt: skip
+    try:
+        scores = Scores.from_json(document)
+    except InputError:  # read by type: what should be a number is one
+        numbers = {"tasks": 10, "references": 1}
+        scores = Scores.from_json(document | {"scores": [s | numbers for s in document["scores"]]})
+    mechanism = replace(scores.mechanism, rule="zero-one")
+    names = (text, f"{text}2")
+    closed = Market(
+        mechanism, 0.0, 0.5, 1.0, Survey(text, text, 3, names, (survey_score,), 0.5),
+        tuple(Step(i, name, 0.5, 0.25) for i, name in enumerate(names)),
+    )  # fmt: skip
+    curve = Curve(text, text, text, (Line(text, [0, 1], [0, 1], [0, 0], [1, 2]), Line(text, [0, 1], [1, 1])), text)
+    verdicts = [Certificate(text, text, v, 0.1, (0.0, 0.2), {text: text}, text) for v in WORDS for _ in range(4)]
+    whole = page(
+        text,
+        lead=text,
+        notes=(text,),
+        scores=scores,
+        pairwise=Pairwise(names, np.array([[np.nan, 0.5], [0.4, np.nan]])),
+        delta=DeltaMap(names, np.eye(2) - 0.5, ((0, 1),)),
+        certificates=verdicts,
+        payments=Payments(text, text, 2, 12, 5, tuple(Payment(name, i) for i, name in enumerate((text, *names[1:]), 3)),
+                          (text,)),
+        listings=[Listing(names, (names, names), text)],
+        curves=[curve],
+    )  # fmt: skip
+    return whole, market_page(closed)
+
+
+def skeleton(text):
+    """Every element with the names of its attributes, and the values of those that hold no name."""
+    kept = {"class", "id", "href", "http-equiv", "role", "scope", "viewbox", "points"}
+    sizes = re.compile(" short| fine| dense")  # a matrix is laid out by the length of its names
+    return [
+        (tag, [(k, sizes.sub("", v or "") if k in kept else "") for k, v in attrs.items()], within)
+        for tag, attrs, within in read(text).tags
+    ]
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_no_document_adds_an_element_or_an_attribute_to_a_page(text):
+    for plain, hostile in zip(everything_said_by("an everyday name"), everything_said_by(text), strict=True):
+        assert skeleton(hostile) == skeleton(plain)
+        shown = text.replace("\x1b", r"\x1b").replace("\u202e", r"\u202e")
+        assert read(hostile).text.count(" ".join(shown.split())) >= 5
+        assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e]", hostile)
+
+
+def test_the_policy_allows_the_pages_own_style_sheet_and_no_other():
+    text = Everything().page()
+    sheet = re.search("<style>(.*?)</style>", text, flags=re.S)[1]
+    digest = base64.b64encode(hashlib.sha256(sheet.encode()).digest()).decode()
+    policy = next(attrs["content"] for attrs, _ in read(text).named("meta") if attrs.get("http-equiv"))
+    assert policy == f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
+    assert "style=" not in text and text.count("<style>") == 1
+
+
+def test_every_cell_of_a_map_can_be_read_on_its_ground():
+    """Contrast of at least 4.5 to 1 (WCAG) for text, on paper and at night."""
+
+    def light(colour):
+        shares = [int(colour[k : k + 2], 16) / 255 for k in (1, 3, 5)]
+        linear = [c / 12.92 if c <= 0.03928 else ((c + 0.055) / 1.055) ** 2.4 for c in shares]
+        return np.dot([0.2126, 0.7152, 0.0722], linear)
+
+    grounds = re.findall(r"\.[sd]\d+{background:(#\w{6});color:#(000|fff)}", Everything().page())
+    assert len(grounds) == 2 * (10 + 13)
+    for ground, ink in grounds:
+        pair = sorted((light(ground), light(f"#{ink}{ink}")))
+        assert (pair[1] + 0.05) / (pair[0] + 0.05) >= 4.5, ground
 
 
 def test_a_long_name_is_whole_in_a_title_and_in_the_text():

@@ -582,7 +582,7 @@ def test_clusters_that_do_not_fit_the_scores_are_refused(clusters, sentence):
 @pytest.mark.parametrize(
     ("mechanism", "scheme", "sentence"),
     [
-        (replace(CA, sign="plugin"), "clipped", "pays noise; score with --sign split"),
+        (replace(CA, sign="plugin"), "clipped", "pays noise; score with sign='split'"),
         (replace(CA, sign=None), "proportional", "pays noise"),  # the function rules.ca, passed as one's own rule
         (OWN, "clipped", "rule 'my_rule' has no bounds that verax knows"),
         (OWN, "affine", "use scheme proportional, or one of verax's rules"),

@@ -686,7 +686,7 @@ def test_options_that_do_not_go_with_shards_are_refused_before_anything_is_read(
 
 
 def test_files_beyond_a_gibibyte_are_read_as_shards_where_the_rule_allows(folder, monkeypatch):
-    from verax import cli
+    from verax.cli import score as cli
 
     asked = []
     monkeypatch.setattr(cli, "_LARGE", 10)

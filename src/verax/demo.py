@@ -13,9 +13,10 @@ from rich.table import Table
 from verax.audit import Certificate, examine
 from verax.files import read, read_truth, write_atomically
 from verax.payments import Payments, clusters_of, pay
-from verax.render import plus_minus, report
 from verax.reports import Reports
 from verax.score import Scores, prepare, score
+from verax.show.report import report
+from verax.show.text import plus_minus, shown
 
 _CHEATS = {
     "liar-30%": "lies on 30 %",
@@ -42,22 +43,22 @@ def run(console: Console, html: Path) -> None:
     known = score(reports, reports.truth)
     ready = prepare(reports)
     without, found = examine(ready)
-    paid = pay(without, budget=_BUDGET, clusters=clusters_of(found.to_json()))
+    paid = pay(without, budget=_BUDGET, clusters=clusters_of(found))
     text = report("Fourteen agents, 897 digits, no labels", ready, without, found, paid)
     write_atomically(html, lambda file: file.write(text.encode()))
     console.print(
         "\n[bold]Fourteen agents say which digit is on each of 897 images.[/bold] Ten trained a model (its name "
         "ends in the number of images it learned from); four did no honest work.\n"
     )
-    console.print(_table(known, without, paid))
+    console.print(_results_table(known, without, paid))
     console.print(_scores_told(reports, without))
     console.print(_audit_told(found))
     console.print(_pay_told(paid))
-    console.print(f"The page with everything: [bold]{escape(str(html))}[/bold]")
+    console.print(f"The page with everything: [bold]{escape(shown(str(html)))}[/bold]")
     console.print("Your own reports: [bold]verax score reports.csv[/bold], then verax audit and verax pay.")
 
 
-def _table(known: Scores, without: Scores, paid: Payments) -> Table:
+def _results_table(known: Scores, without: Scores, paid: Payments) -> Table:
     table = Table(box=box.SIMPLE_HEAD)
     table.add_column("agent", no_wrap=True)
     for heading in ("with labels", "without labels", f"paid, {paid.currency}"):
@@ -79,7 +80,7 @@ def _scores_told(reports: Reports, without: Scores) -> str:
     lie = 1 - (without["liar-30%"].score or 0.0) / (without["knn-400"].score or 1.0)
     return (
         "[bold]Scores.[/bold] The second column used [bold]no labels[/bold]: each agent is scored only against "
-        f"the others' reports, and the honest agents come out {_agreement(reports, without)}. "
+        f"the others' reports, and the honest agents come out {_rank_agreement(reports, without)}. "
         "The same digit every time earns exactly 0, "
         f"random digits 0 within their error; lying on 30 % of the images costs {lie:.0%}.\n"
     )
@@ -107,9 +108,9 @@ def _pay_told(paid: Payments) -> str:
     )
 
 
-def _agreement(reports: Reports, without: Scores) -> str:
-    accuracy = score(reports, reports.truth, rule="accuracy")
-    honest = [s.agent for s in accuracy.ranked() if s.agent not in _CHEATS]
+def _rank_agreement(reports: Reports, without: Scores) -> str:
+    right = dict(zip(reports.agents, (reports.labels == reports.truth).mean(1).tolist(), strict=True))
+    honest = sorted((agent for agent in right if agent not in _CHEATS), key=lambda agent: -right[agent])
     rank = {s.agent: place for place, s in enumerate(s for s in without.ranked() if s.agent not in _CHEATS)}
     moved = sum((place - rank[agent]) ** 2 for place, agent in enumerate(honest))
     rho = 1 - 6 * moved / (len(honest) * (len(honest) ** 2 - 1))

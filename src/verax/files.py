@@ -212,8 +212,8 @@ def _given(classes: Sequence[str] | None) -> Sequence[str] | None:
     if classes is None:
         return None
     if not classes:
-        raise InputError("--classes names no class; give all of them, comma-separated, or leave it out")
-    return checked_names([c.strip() for c in classes], len(classes), "class", "--classes")
+        raise InputError("classes= names no class; give all of them, comma-separated, or leave it out")
+    return checked_names([c.strip() for c in classes], len(classes), "class", "classes=")
 
 
 def _read_one(path: Path, classes: Sequence[str] | None) -> Reports:
@@ -372,7 +372,7 @@ def _from_arrays(arrays: Any, path: Path, classes: Sequence[str] | None) -> Repo
         raise InputError(f"{path}: array {strange[0]!r} is not understood; expected some of {', '.join(known)}")
     agents, tasks, stored = (_names(arrays.get(name), name, path) for name in ("agents", "tasks", "classes"))
     if classes is not None and stored is not None and [*classes] != stored:
-        raise InputError(f"{path}: its classes are {some(stored)}; leave --classes out, or give the same")
+        raise InputError(f"{path}: its classes are {some(stored)}; leave classes= out, or give the same")
     return Reports.of(
         arrays.get("labels"), arrays.get("probabilities"), agents=agents, tasks=tasks,
         classes=classes if classes is not None else stored,

@@ -33,10 +33,10 @@ from verax.echo import KINSHIP, echo_test, public_features
 from verax.errors import ExtraMissing, InputError, OptionError, VeraxError
 from verax.files import write_atomically
 from verax.money import minor_units, scale_of
-from verax.page import page
 from verax.payments import Payment, Payments
 from verax.reports import Reports, some
 from verax.score import Scores, score
+from verax.show.page import page
 
 try:
     from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict

@@ -149,7 +149,7 @@ class Ledger:
             raise ExtraMissing("PostgreSQL ledgers", "postgres") from None
         file = ledger._engine.url.database
         if not create and address.startswith("sqlite") and file and not Path(file).exists():
-            raise LedgerError(f"{file}: no such ledger; open a round first, or check --db")
+            raise LedgerError(f"{file}: no such ledger; open a round first, or check db=")
         try:
             ledger._prepare(create)
         except LedgerError:
@@ -166,7 +166,7 @@ class Ledger:
             if sa.inspect(connection).has_table("journal"):
                 return
             if not create:
-                raise LedgerError("this database holds no ledger; open a round first, or check --db")
+                raise LedgerError("this database holds no ledger; open a round first, or check db=")
             _metadata.create_all(connection)
             for statement in _guards(engine.dialect.name):
                 connection.execute(sa.text(statement))

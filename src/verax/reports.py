@@ -360,7 +360,7 @@ def _combined(first: Reports, second: Reports) -> Reports:
             "write all with the same classes"
         )
     if first.public is not None or second.public is not None:
-        raise InputError("a public signal inside one of several files is of its tasks only; give it with --public")
+        raise InputError("a public signal inside one of several files is of its tasks only; give it with public=")
     first, second = first._relabelled(classes), second._relabelled(classes)
     agents = tuple(dict.fromkeys((*first.agents, *second.agents)))
     tasks = tuple(dict.fromkeys((*first.tasks, *second.tasks)))

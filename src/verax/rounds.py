@@ -281,7 +281,7 @@ class Rounds:
 def _opening_of(journal: Journal, round: str, record: str = "open") -> Entry:
     entry = journal.get(f"{round}:{record}")
     if entry is None:
-        raise LedgerError(f"no round is called {round!r}; open it first, or check --db")
+        raise LedgerError(f"no round is called {round!r}; open it first, or check db=")
     return entry
 
 

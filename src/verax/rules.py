@@ -316,7 +316,8 @@ def _own_rule(rule: Rule | RuleFunction, name: str | None = None) -> Rule:
     else:
         called = name or f"{getattr(rule, '__module__', '')}:{getattr(rule, '__qualname__', type(rule).__name__)}"
         low, high = getattr(rule, "bounds", (None, None))
-        made = Rule(called, rule, f"the value of the rule {called}", low=low, high=high, own=True)
+        says = f"the value of the rule {called}"
+        made = Rule(called, rule, says, penalised=False, low=low, high=high, own=True)
     if name is None:
         names = (called if n == 1 else f"{called} ({n})" for n in count(1))
         called = next(x for x in names if x not in _OWN or _OWN[x] == replace(made, name=x, says=_OWN[x].says))

@@ -147,7 +147,7 @@ def terms_of(
     name, rule = mechanism.rule, rule_of(mechanism, given)
     if mechanism.sign == "plugin" or (rule is not None and rule.learns_sign and mechanism.sign is None):
         raise OptionError(
-            "these scores learned their sign on the tasks they score, which pays noise; score with --sign split"
+            "these scores learned their sign on the tasks they score, which pays noise; score with sign='split'"
         )
     bounds = None if rule is None else Bounds.of(rule)
     if bounds is None and scheme != "proportional":

@@ -321,7 +321,7 @@ def _check_loss(spec: Spec) -> None:
     loss = math.ceil(max(bounds(spec.mechanism)[1], 0.0) * spec.unit)
     if loss > spec.minor():
         raise InputError(
-            f"the house can lose {loss} minor units and the budget is {spec.minor()}; lower --scale or raise --budget"
+            f"the house can lose {loss} minor units and the budget is {spec.minor()}; lower scale= or raise budget="
         )
 
 

@@ -217,7 +217,7 @@ def lying(ready: Prepared, i: int, rates: Sequence[float]) -> list[float]:
     >>> [round(x, 3) for x in lying(prepare(bundled()), 0, [0.0, 0.3])]
     [0.612, 0.408]
     """
-    paid = worth(ready, i) if ready.plan.rule.linear else None
+    paid = worth(ready, i) if ready.plan.rule.separable else None
     if paid is None:
         return []
     size = paid.value.shape[1]

@@ -125,7 +125,7 @@ def accuracy(
     if truth is None or not (truth >= 0).any():
         why = (
             "without labels neither the prior nor the independence of the agents' errors can be seen; "
-            "label a few hundred tasks drawn at random and audit again with --truth"
+            "label a few hundred tasks drawn at random and audit again with the truth"
         )
         return Certificate("ACCURACY", None, "undecided", None, None, None, why)
     known = truth >= 0

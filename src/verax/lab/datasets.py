@@ -85,7 +85,7 @@ def _idx(path: Path) -> Images:
         data = gzip.decompress(path.read_bytes())
     except FileNotFoundError:
         raise InputError(
-            f"{path}: not there; give --data-dir the folder that holds mnist and cifar-10-batches-bin"
+            f"{path}: not there; give data_dir= the folder that holds mnist and cifar-10-batches-bin"
         ) from None
     except (OSError, EOFError, zlib.error) as error:
         raise InputError(f"{path}: not a gzip file ({error}); fetch it again") from None
@@ -106,7 +106,7 @@ def _cifar10(place: Path) -> Dataset:
 def _records(path: Path) -> Images:
     """A CIFAR-10 batch: records of one label byte and 3072 pixel bytes."""
     if not path.exists():
-        raise InputError(f"{path}: not there; give --data-dir the folder that holds mnist and cifar-10-batches-bin")
+        raise InputError(f"{path}: not there; give data_dir= the folder that holds mnist and cifar-10-batches-bin")
     data = np.fromfile(path, np.uint8)
     if len(data) % _RECORD or not len(data):
         raise InputError(f"{path}: {len(data)} bytes are not whole records of {_RECORD}; fetch it again")
@@ -146,9 +146,9 @@ def _download(url: str, digest: str, progress: Progress | None) -> bytes:
     except (OSError, http.client.HTTPException) as error:  # URLError is an OSError
         reason = getattr(error, "reason", None) or error
         raise InputError(
-            f"{url} cannot be fetched ({reason}); fetch it elsewhere and give its folder with --data-dir"
+            f"{url} cannot be fetched ({reason}); fetch it elsewhere and give its folder with data_dir="
         ) from None
     data = b"".join(parts)
     if hashlib.md5(data, usedforsecurity=False).hexdigest() != digest:
-        raise InputError(f"{url}: what came is not the file that was asked for; try again, or give --data-dir")
+        raise InputError(f"{url}: what came is not the file that was asked for; try again, or give data_dir=")
     return data

@@ -178,7 +178,7 @@ def _recorded(seed: int) -> Path:
     folder = Path(str(resources("verax.lab") / "recorded"))
     if not (folder / f"seed-{seed}.npz").exists():
         known = sorted(path.stem[5:] for path in folder.glob("seed-*.npz"))
-        raise OptionError(f"no predictions are recorded for seed {seed}; choose one of {', '.join(known)}, or --train")
+        raise OptionError(f"no predictions are recorded for seed {seed}; choose one of {', '.join(known)}, or train=")
     return folder / f"seed-{seed}.npz"
 
 
@@ -388,7 +388,7 @@ def check(figures: Sequence[int], train: bool = False, tiny: bool = False) -> No
         if figure not in FIGURES:
             raise OptionError(f"there is no figure {figure}; choose 1, 2 or 3")
     if tiny and not train:
-        raise OptionError("--tiny says how to train; give --train too, or leave it out")
+        raise OptionError("tiny= says how to train; give train= too, or leave it out")
 
 
 def left_out(figures: Sequence[int], labels: Labels) -> list[str]:
@@ -397,7 +397,7 @@ def left_out(figures: Sequence[int], labels: Labels) -> list[str]:
     >>> left_out([1, 3], {"mnist": np.zeros(2, np.int64)})
     []
     >>> print(*left_out([1, 3], {}))
-    the curves against ground truth are left out for mnist, for its labels are not there; give --data-dir the folder
+    the curves against ground truth are left out for mnist, for its labels are not there; give data_dir= the folder
     that holds mnist and cifar-10-batches-bin
     """
     missing = [name for name in data_of([n for n in figures if n != 3]) if name not in labels]
@@ -406,7 +406,7 @@ def left_out(figures: Sequence[int], labels: Labels) -> list[str]:
     whose = "its labels are" if len(missing) == 1 else "their labels are"
     return [
         f"the curves against ground truth are left out for {' and '.join(missing)}, for {whose} not there; "
-        "give --data-dir the folder that holds mnist and cifar-10-batches-bin"
+        "give data_dir= the folder that holds mnist and cifar-10-batches-bin"
     ]
 
 

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import csv
-import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from verax.errors import InputError, VeraxError
+from verax.cli.options import KnownOptions, PayingOptions, ScoringOptions, grouped, listed, read_document
+from verax.errors import InputError, OptionError, VeraxError
+from verax.wire import decoded, parsed, text_of
 
 if TYPE_CHECKING:
+    from verax.ledger import Head
     from verax.rounds import Rounds
 
 app = typer.Typer(
@@ -26,37 +27,33 @@ _Db = Annotated[str, typer.Option("--db", help="An SQLite file, or postgresql+ps
 _Key = Annotated[str | None, typer.Option(help="Your own key: the same request again is answered as before.")]
 
 
-def _rounds(db: str, *, create: bool = False) -> Rounds:
+def _rounds_in(db: str, *, create: bool = False) -> Rounds:
     from verax.ledger import Ledger
     from verax.rounds import Rounds
 
     return Rounds(Ledger.open(db, create=create))
 
 
-def _print(document: Any) -> None:
-    sys.stdout.write(json.dumps(document, indent=1, allow_nan=False) + "\n")
+def _print_document(document: Any) -> None:
+    sys.stdout.write(text_of(document))
 
 
 @app.command("open")
+@grouped
 def open_(
     round: _Round,
     tasks: Annotated[Path, typer.Option(help="A CSV or Parquet file with a column task.")],
     classes: Annotated[str, typer.Option(help="The classes, comma-separated.")],
     budget: Annotated[str, typer.Option(help="In major units, such as 1000.00.")],
-    currency: Annotated[str, typer.Option(help="Its code.")] = "EUR",
+    scoring: ScoringOptions,
+    known: KnownOptions,
+    paying: PayingOptions,
     kind: Annotated[str, typer.Option(help="batch, or market: submissions in order, paid by improvement.")] = "batch",
-    rule: Annotated[str, typer.Option(help="As in verax score.")] = "zero-one",
     over: Annotated[str | None, typer.Option(help="mean or median over peers, or one drawn at settlement.")] = None,
-    sign: Annotated[str | None, typer.Option(help="With rule ca: identity or split.")] = None,
-    floor: Annotated[float | None, typer.Option(help="As in verax score.")] = None,
-    scheme: Annotated[str, typer.Option(help="As in verax pay.")] = "clipped",
-    min_tasks: Annotated[int, typer.Option(help="As in verax pay.")] = 30,
     scale: Annotated[str | None, typer.Option(help="Market: what one unit of score pays, in major units.")] = None,
     deadline: Annotated[
         str | None, typer.Option(help="Until when submissions are taken: 2026-12-31T18:00:00Z.")
     ] = None,
-    truth: Annotated[Path | None, typer.Option(help="True labels, not shown before settlement: task,label.")] = None,
-    public: Annotated[Path | None, typer.Option(help="What everybody knows: as in verax score.")] = None,
     db: _Db = "verax.db",
 ) -> None:
     """Open a round: what it asks is hashed and fixed."""
@@ -66,20 +63,19 @@ def open_(
     from verax.reports import Reports
     from verax.rounds import Spec
 
-    names = [name.strip() for row in csv.reader([classes]) for name in row]
-    listed = files.read_tasks(tasks)
-    asked = Reports.of(np.zeros((1, len(listed)), dtype=np.int64), tasks=listed, classes=names, source=str(tasks))
-    asked = asked if truth is None else files.read_truth(truth, asked)
-    asked = asked if public is None else files.read_public(public, asked)
+    names = listed(classes, "classes")
+    numbered = files.read_tasks(tasks)
+    asked = Reports.of(np.zeros((1, len(numbered)), dtype=np.int64), tasks=numbered, classes=names, source=str(tasks))
+    asked = asked if known.truth is None else files.read_truth(known.truth, asked)
+    asked = asked if known.public is None else files.read_public(known.public, asked)
     spec = Spec(
-        round, listed, tuple(names), budget, kind, currency,
-        rule, over, sign, floor, scheme, min_tasks, scale, deadline,
+        round, numbered, tuple(names), budget, kind, paying.currency,
+        scoring.rule, over, scoring.sign, scoring.floor, paying.scheme, paying.min_tasks, scale, deadline,
         None if asked.truth is None else tuple(asked.truth.tolist()),
         None if asked.public is None else tuple(asked.public.tolist()),
     )  # fmt: skip
-    entry = _rounds(db, create=True).open(spec)
-    body = json.loads(entry.body)
-    _print({"round": round, "state": "open", "digest": body["digest"], "secret_hash": body["secret_hash"]})
+    opened = parsed(_rounds_in(db, create=True).open(spec).body)
+    _print_document({"round": round, "state": "open", "digest": opened["digest"], "secret_hash": opened["secret_hash"]})
 
 
 @app.command()
@@ -91,9 +87,11 @@ def fund(
     db: _Db = "verax.db",
 ) -> None:
     """Set the budget aside, or put money on an agent's account."""
-    rounds = _rounds(db)
+    rounds = _rounds_in(db)
     entry = rounds.fund(round, rounds.minor(round, amount) if amount is not None else None, agent=agent, key=key)
-    _print({"round": round, "entry": entry.seq, "debit": entry.debit, "credit": entry.credit, "amount": entry.amount})
+    _print_document(
+        {"round": round, "entry": entry.seq, "debit": entry.debit, "credit": entry.credit, "amount": entry.amount}
+    )
 
 
 @app.command()
@@ -107,36 +105,36 @@ def submit(
     """Hand in a report; keep the receipt that is printed."""
     from verax import files
 
-    rounds = _rounds(db)
+    rounds = _rounds_in(db)
     taken = rounds.submit(round, agent, files.read_prediction(report, rounds.classes(round)), key=key)
-    _print(taken.to_json())
+    _print_document(taken.to_json())
 
 
 @app.command()
 def seal(round: _Round, db: _Db = "verax.db") -> None:
     """Take nothing more: fix the root of all submissions."""
-    entry = _rounds(db).seal(round)
-    _print({"round": round, "state": "sealed", "entry": entry.seq, **json.loads(entry.body)})
+    entry = _rounds_in(db).seal(round)
+    _print_document({"round": round, "state": "sealed", "entry": entry.seq, **parsed(entry.body)})
 
 
 @app.command()
 def settle(round: _Round, db: _Db = "verax.db") -> None:
     """Score, pay and post, once; every later call gives the same answer."""
-    found = _rounds(db).settle(round)
-    _print({"round": round, "state": "settled", **found.to_json()})
+    found = _rounds_in(db).settle(round)
+    _print_document({"round": round, "state": "settled", **found.to_json()})
 
 
 @app.command()
 def void(round: _Round, db: _Db = "verax.db") -> None:
     """Call the round off: stakes are let go and the budget goes back."""
-    _rounds(db).void(round)
-    _print({"round": round, "state": "void"})
+    _rounds_in(db).void(round)
+    _print_document({"round": round, "state": "void"})
 
 
 @app.command()
 def show(round: _Round, db: _Db = "verax.db") -> None:
     """What may be known now: before settlement nobody's report, nor the truth, nor the secret."""
-    _print(_rounds(db).show(round))
+    _print_document(_rounds_in(db).show(round))
 
 
 @app.command()
@@ -149,27 +147,26 @@ def verify(
     db: _Db = "verax.db",
 ) -> None:
     """Fold the whole journal again, and a round's settlement; exit code 2 if anything is not as recorded."""
-    rounds = _rounds(db)
-    problems = rounds.verify(round, *(_head(path) for path in receipt or []))
+    from verax.show.text import shown
+
+    rounds = _rounds_in(db)
+    problems = rounds.verify(round, *(_head_of_receipt(path) for path in receipt or []))
     if problems:
         raise VeraxError("; ".join(problems) + "; do not pay by this ledger before it is explained")
     if agent is not None:
         if round is None:
-            raise InputError("--agent needs the round; name it first")
+            raise OptionError("agent= needs the round; name it first")
         paid, again = rounds.payment(round, agent)
-        print(f"{agent}: paid {paid}, computed again {again}: {'equal' if paid == again else 'not equal'}")
+        print(f"{shown(agent)}: paid {paid}, computed again {again}: {'equal' if paid == again else 'not equal'}")
         return
     head = rounds.ledger.head()
     print(f"verified: {head.count} entries, head {head.hash}")
 
 
-def _head(path: Path) -> Any:
-    from verax.files import read_text
+def _head_of_receipt(path: Path) -> Head:
     from verax.ledger import Head
 
     try:
-        return Head(**json.loads(read_text(path))["head"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise InputError(
-            f"{path}: not a receipt ({type(error).__name__}); give what verax round submit printed"
-        ) from None
+        return decoded(Head, read_document(path)["head"])
+    except (InputError, KeyError, TypeError, IndexError):
+        raise InputError(f"{path}: not a receipt; give what verax round submit printed") from None

@@ -1,0 +1,80 @@
+"""`verax market`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from verax.cli.options import (
+    OutputOptions,
+    ReadingOptions,
+    ScoringOptions,
+    grouped,
+    print_notes,
+    read_sign,
+    refuse_array_beside_tables,
+)
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+@grouped
+def market(
+    submissions: Annotated[
+        Path, typer.Argument(help="CSV or Parquet step,task,agent,label, or NPZ, a row a step.", metavar="SUBMISSIONS")
+    ],
+    scoring: ScoringOptions,
+    reading: ReadingOptions,
+    output: OutputOptions,
+    truth: Annotated[Path | None, typer.Option(help="True labels that close it: task,label, or NPY.")] = None,
+    survey: Annotated[
+        Path | None, typer.Option(help="Reports that close it without truth: one agent's, or one drawn from --seed.")
+    ] = None,
+    seed: Annotated[str | None, typer.Option(help="Hexadecimal digits; the same ones draw the same survey.")] = None,
+    initial: Annotated[
+        Path | None, typer.Option(help="The hypothesis the path begins at: task,label or one agent's reports.")
+    ] = None,
+    scale: Annotated[float, typer.Option(help="What a step earns for one unit of score.")] = 1.0,
+    keep_both: Annotated[
+        bool, typer.Option("--keep-both", help="Let the survey of an agent with a market position be drawn too.")
+    ] = False,
+) -> None:
+    """Pay submissions in order, each for what it adds to the one before; closed by truth or by a survey."""
+    from verax import files
+    from verax import market as markets
+    from verax.rules import load
+    from verax.show import text
+
+    output.spare(submissions, truth, survey, initial, scoring.sign)
+    refuse_array_beside_tables(truth, submissions)
+    loaded, owners = files.read_submissions(submissions, **reading.given())
+    loaded = loaded if truth is None else files.read_truth(truth, loaded, **reading.given_beside())
+    closed = markets.market(
+        markets.Submissions(loaded, owners),
+        truth=None if truth is None else loaded.truth,
+        survey=None if survey is None else files.read(survey, **reading.given()),
+        seed=seed,
+        initial=None if initial is None else files.read_prediction(initial, loaded.classes, **reading.given_beside()),
+        rule=load(scoring.rule).name,
+        sign=read_sign(scoring.sign, loaded.classes),
+        floor=scoring.floor,
+        scale=scale,
+        keep_both=keep_both,
+    )
+
+    def show(console: Console) -> None:
+        for line in text.market_summary(closed).splitlines():
+            text.print_line(console, line, "italic")
+        for listing in text.market_listings(closed):
+            console.print(text.table(listing))
+        print_notes(console, text.market_notes(closed))
+
+    def page() -> str:
+        from verax.show.report import market_page
+
+        return market_page(closed)
+
+    output.write(closed.to_json(), show, page)
