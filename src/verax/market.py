@@ -361,7 +361,8 @@ def _check_closing(truth: object, survey: Reports | None, seed: str | None, keep
     if survey is None and (seed is not None or keep_both):
         raise OptionError("a seed and keeping both are for surveys, and the truth closes this; leave them out")
     if survey is not None and rule.truth_only:
-        raise OptionError(f"rule {rule.name} needs the truth; close by it, or use zero-one, ca, ce, brier or pmi")
+        able = ", ".join(r.name for r in RULES.values() if not r.truth_only)
+        raise OptionError(f"rule {rule.name} needs the truth; close by it, or use one of {able}")
     if survey is not None and len(survey.agents) > 1 and seed is None:
         raise OptionError(f"one of {len(survey.agents)} surveys is to be drawn; give a seed of hexadecimal digits")
 
