@@ -125,7 +125,7 @@ def test_demo_tells_the_story_and_writes_its_page(tmp_path):
     [
         (["audit", GOLDEN / "wide.csv", "--confidence", "2"], "confidence"),
         (["audit", GOLDEN / "wide.csv", "--colluders", "1"], "colluding fraction"),
-        (["audit", GOLDEN / "wide.csv", "--rule", "json:dumps"], "cannot be audited"),
+        (["audit", GOLDEN / "wide.csv", "--rule", "json:dumps"], "your rule 'json:dumps' failed (TypeError"),
         (["score", GOLDEN / "wide.csv", "--rule", "json:dumps"], "your rule 'json:dumps' failed (TypeError"),
         (["score", GOLDEN / "wide.csv", "--rule", "json:JSONDecodeError"], "failed"),
         (["audit", GOLDEN / "wide.csv", "--html", "/nowhere/page.html"], "cannot be written"),

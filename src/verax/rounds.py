@@ -322,7 +322,8 @@ def _require_step(journal: Journal, round: str, step: str) -> None:
 
 def _live_submissions(journal: Journal, spec: Spec) -> list[tuple[str, Mapping[str, Any]]]:
     """The submissions that count: in a batch each agent's last, by name; in a market all, in order."""
-    taken = [(said["agent"], said["content"]) for said in journal.bodies(spec.round, "submit")]
+    bodies = [e.said for e in journal.entries(spec.round, "submit")]
+    taken = [(body["agent"], body["content"]) for body in bodies]
     return taken if spec.kind == "market" else sorted(dict(taken).items())
 
 

@@ -30,6 +30,7 @@ _MADE_BY = {
 MOST_CHARACTERS = 2**30
 MOST_DEEP = 64
 _PLAIN = {int, str, bool, type(None)}  # a list of these is JSON as it is, and may be long
+_NESTED = {dict, list}
 T = TypeVar("T")
 
 
@@ -189,10 +190,10 @@ def parsed(text: str | bytes, source: str = "the text", most: int = MOST_CHARACT
 
 
 def _deeper(value: Any, most: int) -> bool:
-    level = [value]
+    level = [value] if type(value) in _NESTED else []
     for _ in range(most):
-        level = [inner for each in level if isinstance(each, dict | list)
-                 for inner in (each.values() if isinstance(each, dict) else each)]  # fmt: skip
+        level = [inner for each in level for inner in (each.values() if type(each) is dict else each)
+                 if type(inner) in _NESTED]  # fmt: skip
         if not level:
             return False
     return True
