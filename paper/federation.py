@@ -21,26 +21,17 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import numpy as np
+import riders
 from drawing import BLACK, BLUE, GREEN, HERE, ORANGE, RED, labelled, leave, panels
 from scipy.stats import spearmanr
+from simulated import Client, average, clients, federate, initial, pair_scores, predict, train
 
 import verax
 from verax.audit import to_json
 from verax.echo import kinships, public_features, standing
 from verax.joint import Public
-from verax.lab import riders
-from verax.lab.datasets import load
-from verax.lab.federation import (
-    Client,
-    average,
-    clients,
-    federate,
-    initial,
-    pair_scores,
-    predict,
-    train,
-)
 from verax.payments import clusters_of, pay
+from verax.reproduce.datasets import load
 
 ROUNDS, HONEST, CLASSES = 8, 9, 10
 SKEWS = {"IID": None, "Dirichlet 0.3": 0.3}

@@ -18,8 +18,8 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg, FedMedian
 from flwr.supercore.task_identity import TaskIdentity
 
+from verax.adapters.flower import Outcome, PaidStrategy, Payroll
 from verax.errors import InputError, OptionError
-from verax.flower import Outcome, PaidStrategy, Payroll
 from verax.ledger import Ledger
 from verax.rounds import Rounds
 

@@ -21,16 +21,16 @@ from typer.testing import CliRunner
 
 from verax.cli import app
 from verax.errors import InputError
-from verax.lab import datasets, experiments
+from verax.reproduce import datasets, experiments
 
 torch_there = importlib.util.find_spec("torch") is not None
 training = pytest.mark.skipif(not torch_there, reason="torch is not installed")
 if torch_there:
     import torch
 
-    from verax.lab import agents
-    from verax.lab.agents import Recipe
-    from verax.lab.attacks import pgd
+    from verax.reproduce import agents
+    from verax.reproduce.agents import Recipe
+    from verax.reproduce.attacks import pgd
 
 
 def idx(array):

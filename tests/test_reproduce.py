@@ -23,8 +23,8 @@ from verax import misreport, rules
 from verax.cli import app
 from verax.errors import ExtraMissing, InputError, OptionError
 from verax.joint import Joint
-from verax.lab import datasets, experiments, figures
-from verax.lab.experiments import Options
+from verax.reproduce import datasets, experiments, figures
+from verax.reproduce.experiments import Options
 
 SHARED = Path(__file__).parents[2] / "shared" / "data"
 drawing = pytest.mark.skipif(importlib.util.find_spec("matplotlib") is None, reason="matplotlib is not installed")
@@ -340,7 +340,7 @@ def test_without_matplotlib_or_torch_the_extra_is_named(monkeypatch, tmp_path):
 def test_the_numbers_need_neither_torch_nor_matplotlib():
     code = (
         "import sys\n"
-        "from verax.lab import experiments, figures, datasets\n"
+        "from verax.reproduce import experiments, figures, datasets\n"
         "experiments.curves(3, experiments.load(0), None, experiments.Options(runs=1))\n"
         "print([m for m in ('torch', 'matplotlib') if m in sys.modules])\n"
     )

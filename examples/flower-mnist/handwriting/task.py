@@ -5,9 +5,9 @@ from functools import cache
 import numpy as np
 import torch
 from torch.nn.functional import cross_entropy
+from verax.reproduce.federation import clients
 
-from verax.lab.datasets import load
-from verax.lab.federation import clients
+from verax.reproduce.datasets import load
 
 CLASSES = tuple(map(str, range(10)))
 HELD, SKEW = 5000, 0.3  # images a client, and how uneven their labels are: the Dirichlet distribution's parameter

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from verax.errors import ExtraMissing, OptionError
 from verax.files import write_atomically
-from verax.lab.experiments import Curve
+from verax.reproduce.experiments import Curve
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

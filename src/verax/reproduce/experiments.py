@@ -30,8 +30,8 @@ from verax.joint import Joint
 from verax.kernels import Floats, Ints
 
 if TYPE_CHECKING:
-    from verax.lab.agents import Recipe
-    from verax.lab.datasets import Dataset
+    from verax.reproduce.agents import Recipe
+    from verax.reproduce.datasets import Dataset
 
 CLASSES = 10
 RATES = tuple(step / 20 for step in range(11))
@@ -175,7 +175,7 @@ _PARTS = ("clean", "attacked")
 
 
 def _recorded(seed: int) -> Path:
-    folder = Path(str(resources("verax.lab") / "recorded"))
+    folder = Path(str(resources("verax.reproduce") / "recorded"))
     if not (folder / f"seed-{seed}.npz").exists():
         known = sorted(path.stem[5:] for path in folder.glob("seed-*.npz"))
         raise OptionError(f"no predictions are recorded for seed {seed}; choose one of {', '.join(known)}, or --train")
@@ -412,7 +412,7 @@ def left_out(figures: Sequence[int], labels: Labels) -> list[str]:
 
 def read_labels(data: Sequence[str], folder: Path | None) -> dict[str, Ints]:
     """The true labels of those data sets whose files are in the folder."""
-    from verax.lab import datasets
+    from verax.reproduce import datasets
 
     there = [] if folder is None else [name for name in data if datasets.label_file(name, folder).exists()]
     return {name: datasets.test_labels(name, folder or "") for name in there}
@@ -458,7 +458,7 @@ def trained(
     """
     if find_spec("torch") is None:
         raise ExtraMissing("Training agents", "lab")
-    from verax.lab import agents, datasets
+    from verax.reproduce import agents, datasets
 
     found, labels = {}, {}
     for name in data:
@@ -493,7 +493,7 @@ def _fetching(name: str, progress: Callable[[str], None]) -> Callable[[int, int]
 
 
 def _predictions(recipe: Recipe, dataset: Dataset, out: Path, progress: Callable[[str], None]) -> Predictions:
-    from verax.lab import agents
+    from verax.reproduce import agents
 
     def told(epoch: int, epochs: int, loss: float) -> None:
         if epoch % 10 == 0 or epoch == epochs:

@@ -21,8 +21,8 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from verax.errors import InputError
-from verax.lab.attacks import pgd
-from verax.lab.datasets import Dataset
+from verax.reproduce.attacks import pgd
+from verax.reproduce.datasets import Dataset
 
 Rows = npt.NDArray[np.float32]
 Progress = Callable[[int, int, float], None]
