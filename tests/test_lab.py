@@ -362,7 +362,7 @@ def learned(tmp_path_factory):
     folder = tmp_path_factory.mktemp("digits")
     laid_out(folder / "mnist", mnist_files(300, 100))
     data = datasets.load("mnist", folder, fetch=False)
-    net = agents.train(Recipe("mnist", "cnn13", 0, 300, 30, 15, 0.05, 30, 16), data)
+    net = agents.train(Recipe("mnist", "cnn13", 0, 300, 60, 30, 0.05, 30, 16), data)
     return net, data
 
 

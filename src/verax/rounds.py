@@ -32,14 +32,14 @@ from urllib.parse import quote
 
 import numpy as np
 
-from verax.audit import Certificate, to_json
+from verax.audit import to_json
 from verax.audit.copies import copies
 from verax.errors import ConflictError, InputError, LedgerError
 from verax.joint import Public
 from verax.ledger import HOUSE, Entry, Head, Journal, Ledger, Transfer
 from verax.market import Submissions, bounds, market, stake
 from verax.mechanisms import Mechanism, Score, Scores, score
-from verax.payments import Payments, clusters_of, minor_units, pay, scale_of
+from verax.payments import clusters_of, minor_units, pay, scale_of
 from verax.reports import Reports
 from verax.rules import resolve
 
@@ -132,12 +132,10 @@ class Settlement:
     scores: Any
     secret: str
     root: str
-    copies: tuple[Certificate, ...] = ()
-    payments: Payments | None = None
 
     def to_json(self) -> dict[str, Any]:
         """The one JSON form."""
-        return {name: getattr(self, name) for name in ("amounts", "scores", "secret", "root")}
+        return asdict(self)
 
 
 def _digest(document: Any) -> str:
@@ -209,8 +207,7 @@ def settlement(spec: Spec, submissions: Sequence[tuple[str, Mapping[str, Any]]],
     reports = reports.only(*(i for i, agent in enumerate(reports.agents) if agent not in spec.unpaid))
     if spec.unpaid and len(reports.agents) < (2 if truth is None else 1):
         return Settlement(nothing, None, secret, root)
-    alike_or_not = tuple(copies(reports, 0.95)) if spec.copies else ()
-    groups = clusters_of(to_json(alike_or_not))
+    groups = clusters_of(to_json(copies(reports, 0.95))) if spec.copies else []
     alike = _first_of_each(reports.agents, groups)
     scores = score(
         reports.only(*sorted({*alike.values()})), truth,
@@ -224,8 +221,7 @@ def settlement(spec: Spec, submissions: Sequence[tuple[str, Mapping[str, Any]]],
         _payable(scores, spec), budget=spec.budget, currency=spec.currency, scheme=spec.scheme,
         min_tasks=spec.min_tasks, clusters=groups,
     )  # fmt: skip
-    amounts = nothing | {p.agent: p.amount for p in paid.payments}
-    return Settlement(amounts, scores.to_json(), secret, root, alike_or_not, paid)
+    return Settlement(nothing | {p.agent: p.amount for p in paid.payments}, scores.to_json(), secret, root)
 
 
 def _first_of_each(agents: Sequence[str], groups: Sequence[set[str]]) -> dict[str, int]:
@@ -382,7 +378,7 @@ class Rounds:
                 journal.record(f"{round}:score", "score", round, found.to_json())
                 self._post(journal, transcript[0], found)
                 journal.record(f"{round}:settle", "settle", round, {"paid": sum(found.amounts.values())})
-            return replace(_settled(journal, round), copies=found.copies, payments=found.payments)
+            return _settled(journal, round)
 
     def _post(self, journal: Journal, spec: Spec, found: Settlement) -> None:
         """Let go of stakes, move what was won and lost, and give the rest back."""
