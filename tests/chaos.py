@@ -38,7 +38,7 @@ import sqlalchemy as sa
 import verax
 from verax.errors import VeraxError
 from verax.ledger import HOUSE, Entry, Head, Journal, Ledger, Transfer
-from verax.rounds import Rounds, Settlement, Spec, _transcript, settlement
+from verax.rounds import Rounds, Settlement, Spec, settlement, transcript_of
 
 TASKS = tuple("abcdef")
 CLASSES = ("no", "yes")
@@ -131,7 +131,7 @@ class NoUniqueKey(Rounds):
     def settle(self, round: str) -> Settlement:
         token, escrow = secrets.token_hex(4), f"escrow:{round}"
         with self.ledger.reading() as journal:
-            found = settlement(*_transcript(journal, round))
+            found = settlement(*transcript_of(journal, round))
         with self.ledger.writing() as journal:
             journal.record(f"{round}:score:{token}", "score", round, found.to_json())
             for agent, amount in found.amounts.items():

@@ -546,10 +546,11 @@ def test_a_survey_is_an_object_in_the_document():
         ({"payments": []}, "do not follow from its levels"),
         ({"final": 0.99}, "do not follow from its levels"),
         ({"worst_case_loss": 0.5}, "do not follow from its levels"),
-        ({"payments": [{"step": 1, "agent": "ann"}]}, "lacks or misnames a field"),
-        ({"initial": "0"}, "lacks or misnames a field"),
-        ({"mechanism": {}}, "lacks or misnames a field"),
-        ({"survey": {"drawn": "x"}}, "lacks or misnames a field"),
+        ({"payments": [{"step": 1, "agent": "ann"}]}, r"missing required field `level` at `\$.payments\[0\]`"),
+        ({"initial": "0"}, r"expected `float`, got `str` at `\$.initial`"),
+        ({"mechanism": {}}, r"missing required field `rule` at `\$.mechanism`"),
+        ({"survey": {"drawn": "x"}}, r"missing required field `seed` at `\$.survey`"),
+        ({"scale": 2.0}, "do not follow from its levels"),
     ],
 )
 def test_a_document_that_is_no_market_is_refused(change, sentence):

@@ -18,7 +18,8 @@ from scipy import integrate, stats
 
 import verax
 from verax import InputError, Mechanism, OptionError, Reports, Score, Scores
-from verax.payments import SCHEMES, Payment, Payments, clipping_bias, clusters_of, pay
+from verax.payments import Payment, Payments, clusters_of, pay
+from verax.schemes import SCHEMES, clipping_bias
 
 ZERO_ONE = Mechanism("zero-one", "peers", "mean", "identity", False, None)
 CA = Mechanism("ca", "peers", "mean", "split", False, None)
@@ -648,18 +649,20 @@ def test_payments_that_do_not_add_up_cannot_be_made_or_read():
     good = pay(GOOD, budget=10).to_json()
     for change, sentence in [
         ({"residue": good["residue"] + 1}, "payments and residue sum to"),
-        ({"residue": float(good["residue"])}, "not a whole number of minor units"),
+        ({"residue": float(good["residue"])}, r"expected `int`, got `float` at `\$.residue`"),
         ({"payments": [{"agent": "a", "amount": -1}], "residue": 1001}, "not a whole number of minor units"),
-        ({"payments": [{"agent": "a", "amount": True}], "residue": 999}, "not a whole number of minor units"),
+        ({"payments": [{"agent": "a", "amount": True}], "residue": 999}, "expected `int`, got `bool`"),
         ({"payments": [{"agent": "a", "amount": 0}] * 2, "residue": 1000}, "an agent is paid twice"),
-        ({"payments": [{"agent": "a"}]}, "lacks or misnames a field"),
+        ({"payments": [{"agent": "a"}]}, r"missing required field `amount` at `\$.payments\[0\]`"),
+        ({"notes": ["a note"]}, r"something unknown at `\$.notes`"),
+        ({"scale": 10**9}, "at most 18 can be"),
         ({"format": "verax.scores/1"}, "not a document of format verax.payments/1"),
     ]:
         with pytest.raises(InputError, match=sentence):
             Payments.from_json(good | change)
     with pytest.raises(InputError, match="not a document"):
         Payments.from_json([])
-    with pytest.raises(InputError, match="lacks or misnames a field"):
+    with pytest.raises(InputError, match="missing required field `scale`"):
         Payments.from_json({name: good[name] for name in good if name != "scale"})
     with pytest.raises(InputError, match="payments and residue sum to 3 and the budget is 4"):
         Payments("clipped", "EUR", 2, 4, 1, (Payment("a", 2),))

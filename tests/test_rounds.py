@@ -287,7 +287,7 @@ def test_probabilities_survive_submission_bit_by_bit(rounds):
         rounds.submit("r1", f"a{i}", Reports.of(probabilities=rows[i][None], tasks=TASKS, classes=CLASSES))
     rounds.seal("r1")
     whole = Reports.of(probabilities=rows, agents=[f"a{i}" for i in range(4)], tasks=TASKS, classes=CLASSES)
-    assert rounds.settle("r1").scores["scores"] == verax.score(whole, rule="ce").to_json()["scores"]
+    assert rounds.settle("r1").scores.scores == verax.score(whole, rule="ce").scores
 
 
 def test_a_forged_payment_is_not_equal_when_computed_again(tmp_path):

@@ -32,7 +32,8 @@ from verax.echo import KINSHIP, Weights, echo_test, public_features
 from verax.errors import InputError, OptionError, VeraxError
 from verax.files import write_atomically
 from verax.mechanisms import Scores, score
-from verax.payments import Payments, minor_units, scale_of
+from verax.money import minor_units, scale_of
+from verax.payments import Payments
 from verax.reports import Reports, some
 from verax.rounds import Rounds, Settlement, Spec
 from verax.rules import resolve
@@ -152,7 +153,8 @@ class Outcome:
         left = dict.fromkeys(self.amounts, "there is nobody to score it against") | notes
         left = {agent: why for agent, why in left.items() if agent not in {s.agent for s in ranked}}
         left |= {agent: f"dropped: {why}" for agent, why in self.dropped.items()}
-        return "\n".join([*lines, *(self._line(agent, why) for agent, why in left.items())])
+        lines += [self._line(agent, why) for agent, why in left.items()]
+        return "\n".join([*lines, *(self.scores.warnings if self.scores else ())])
 
     def _line(self, agent: str, note: str, number: str = "-", error: str = "-") -> str:
         return f"{agent[:22]:>22}  {number:>8}  {error:>7}  {self.amounts.get(agent, '-'):>8}  {note}"
@@ -317,9 +319,10 @@ class Referee:
             public=None if public is None else tuple(map(tuple, public.tolist())), **self.options,
         )  # fmt: skip
         settled = self.payroll.settle(spec, reports)
-        scores = Scores.from_json(settled.scores) if settled.scores else None
         twins = tuple(c for c in settled.copies if c.verdict == "fails")
-        return Outcome(server_round, scores, settled.amounts, dropped, unpaid, spec.round, twins, settled.payments)
+        return Outcome(
+            server_round, settled.scores, settled.amounts, dropped, unpaid, spec.round, twins, settled.payments
+        )
 
     def _reports_of(self, works: Sequence[Work]) -> Reports:
         said, names = [w.said for w in works], [w.agent for w in works]

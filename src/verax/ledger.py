@@ -25,6 +25,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from verax import wire
 from verax.errors import ConflictError, ExtraMissing, LedgerError
 
 try:
@@ -90,6 +91,11 @@ class Entry:
     hash: str
 
     @property
+    def said(self) -> Any:
+        """What a record holds, or a transfer's code, as plain dicts and lists."""
+        return wire.parsed(self.body, f"entry {self.seq}")
+
+    @property
     def content(self) -> tuple[Any, ...]:
         """What two requests of the same id must share."""
         return (self.kind, self.round, self.debit, self.credit, self.amount, self.settles, self.body)
@@ -103,7 +109,7 @@ class Entry:
 
 
 @dataclass(frozen=True)
-class Head:
+class Head(wire.Document):
     """How long the journal is and what its last hash is: keep it, and a cut-off tail shows.
 
     >>> Head(0, GENESIS).count
@@ -237,6 +243,10 @@ class Journal:
         row = self._connection.execute(sa.select(_journal).where(_journal.c.id == id)).first()
         return None if row is None else Entry(*row)
 
+    def among(self, *ids: str) -> set[str]:
+        """Those of the ids that are recorded."""
+        return {*self._connection.scalars(sa.select(_journal.c.id).where(_journal.c.id.in_(ids)))}
+
     def last(self, round: str, kind: str, prefix: str = "") -> Entry | None:
         """The latest entry of a round and a kind, of those whose id begins with `prefix`."""
         j = _journal.c
@@ -254,9 +264,7 @@ class Journal:
         """Keep a record; the same again is answered as before, another under the same id is refused."""
         if kind in TRANSFERS:
             raise LedgerError(f"{kind!r} is a kind of transfer; use transfer, hold, post or void")
-        return self._append(
-            id, kind, round, body=json.dumps(body, ensure_ascii=True, sort_keys=True, separators=(",", ":"))
-        )
+        return self._append(id, kind, round, body=wire.canonical(body))
 
     def transfer(self, t: Transfer) -> Entry:
         """Move money now."""
@@ -298,15 +306,13 @@ class Journal:
             raise LedgerError(
                 f"{t.debit!r} has {self.available(t.debit)} to spend and {t.amount} are asked; fund it first"
             )
-        body = json.dumps({"code": t.code}, separators=(",", ":"))
-        return self._append(t.id, kind, t.round, t.debit, t.credit, t.amount, settles, body)
+        return self._append(t.id, kind, t.round, t.debit, t.credit, t.amount, settles, wire.canonical({"code": t.code}))
 
     def _settle(self, id: str, pending: str, kind: str) -> Entry:
         held = self.get(pending)
         if held is None or held.kind != "pending" or held.debit is None or held.credit is None or held.amount is None:
             raise LedgerError(f"{pending!r} is no pending transfer; hold it first")
-        code = json.loads(held.body)["code"]
-        t = Transfer(id, held.debit, held.credit, held.amount, code, held.round)
+        t = Transfer(id, held.debit, held.credit, held.amount, held.said["code"], held.round)
         if kind == "post":
             return self._move(t, kind, pending)
         return self._append(id, kind, t.round, t.debit, t.credit, t.amount, pending, held.body)

@@ -10,25 +10,19 @@ import hashlib
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import count, pairwise
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from verax import mechanisms
+from verax import mechanisms, wire
 from verax.errors import InputError, OptionError
 from verax.mechanisms import Mechanism, Options, Score, Scores, prepare, scored
 from verax.reports import Reports, checked_names, some
-from verax.rules import RULES, Rule, resolve
-
-FORMAT = "verax.market/1"
-
-_FIXED = {"zero-one": (-1.0, 1.0), "ca": (-1.0, 1.0), "brier": (-2.0, 2.0), "accuracy": (0.0, 1.0)}
-_FIXED |= {"quadratic": (-2.0, 0.0)}
-_FLOORED = {"ce": (-1.0, 1.0), "pmi": (-1.0, 1.0), "log": (-1.0, 0.0)}  # times -log floor
+from verax.rules import RULES, Rule, RuleFunction, resolve
+from verax.schemes import is_finite, known_rule, rule_of, value_bounds
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,8 +127,11 @@ class Money:
 
 
 @dataclass(frozen=True)
-class Market:
+class Market(wire.Document, format=wire.MARKET):
     """A closed market: what every step earned, between the initial and the final level.
+
+    One whose scores do not follow from its levels cannot be made. The `scale` is no part of the JSON form, nor of
+    equality: it is read off the scores.
 
     >>> path = Submissions.of(labels=[[0, 1, 0, 0], [0, 1, 0, 1], [1, 1, 0, 1]], owners=["ann", "bob", "ann"])
     >>> closed = market(path, truth=[0, 1, 0, 1])
@@ -142,6 +139,8 @@ class Market:
     ([0.333, 0.333, -0.333], 0.0, 2.0)
     >>> closed.money(unit=100)
     Money(amounts=(33, 34, -34), totals={'ann': -1, 'bob': 34}, stake=200, worst_case_loss=100)
+    >>> Market.from_json(closed.to_json()) == closed
+    True
     """
 
     mechanism: Mechanism
@@ -150,7 +149,20 @@ class Market:
     worst_case_loss: float
     survey: Survey | None
     payments: tuple[Step, ...]
-    scale: float = 1.0
+    scale: float = wire.unwritten(0.0, compare=False)
+
+    def __post_init__(self) -> None:
+        levels, (low, high) = [p.level for p in self.payments], bounds(self.mechanism)
+        moves = [high - self.initial, *increments(levels, self.initial)]
+        earned = [self.worst_case_loss, *(p.score for p in self.payments)]
+        pairs = list(zip(earned, moves, strict=True))
+        # fifteen digits undo the rounding of a product and a quotient
+        scale = self.scale or next((float(f"{e / m:.15g}") for e, m in pairs if m), 1.0)
+        follow = all(math.isclose(e, scale * m, rel_tol=1e-9, abs_tol=1e-300) for e, m in pairs)
+        inside = all(low <= level <= high for level in (self.initial, *levels))
+        if [self.final] != levels[-1:] or not follow or not inside or scale <= 0:
+            raise InputError(f"the scores of a {wire.MARKET} document do not follow from its levels; make it again")
+        object.__setattr__(self, "scale", scale)
 
     @property
     def stake(self) -> float:
@@ -169,37 +181,8 @@ class Market:
         totals = dict.fromkeys((p.agent for p in self.payments), 0)
         for p, amount in zip(self.payments, amounts, strict=True):
             totals[p.agent] += amount
-        loss = _most(self.initial, bounds(self.mechanism)[1], self.scale, unit)
+        loss = _most_lost(self.initial, bounds(self.mechanism)[1], self.scale, unit)
         return Money(tuple(amounts), totals, stake(self.mechanism, unit=unit, scale=self.scale), loss)
-
-    def to_json(self) -> dict[str, Any]:
-        """The one JSON form, the same in the command line and wherever markets are stored."""
-        s = self.survey
-        survey = s and asdict(s) | {"excluded": list(s.excluded), "scores": [asdict(one) for one in s.scores]}
-        return {
-            "format": FORMAT,
-            "mechanism": asdict(self.mechanism),
-            "initial": self.initial,
-            "final": self.final,
-            "worst_case_loss": self.worst_case_loss,
-            "survey": survey,
-            "payments": [asdict(p) for p in self.payments],
-        }
-
-    @classmethod
-    def from_json(cls, document: Any) -> Market:
-        """A market from its JSON form, if its scores follow from its levels; the scale is read off them.
-
-        >>> closed = market(Submissions.of([[0, 1, 0], [0, 1, 1]], owners="ab"), truth=[0, 1, 1], scale=0.3)
-        >>> Market.from_json(closed.to_json()) == closed
-        True
-        """
-        if not isinstance(document, dict) or document.get("format") != FORMAT:
-            raise InputError(f"not a document of format {FORMAT}; make one with: verax market SUBMISSIONS --json")
-        try:
-            return _from_json(document)
-        except (KeyError, TypeError, ValueError, OptionError) as error:
-            raise InputError(f"a {FORMAT} document lacks or misnames a field ({error}); make it again") from None
 
 
 def market(
@@ -209,7 +192,7 @@ def market(
     survey: Reports | None = None,
     seed: str | None = None,
     initial: npt.ArrayLike | Reports | None = None,
-    rule: str = "zero-one",
+    rule: str | Rule | RuleFunction = "zero-one",
     sign: str | npt.ArrayLike | None = None,
     floor: float | None = None,
     scale: float = 1.0,
@@ -227,20 +210,22 @@ def market(
     >>> market(path, survey=surveys, seed="00ff").survey.excluded
     ('bob',)
     """
-    chosen = _checked(rule, sign, floor, scale)
+    if not isinstance(submissions, Submissions):
+        raise InputError(f"submissions is a {type(submissions).__name__}; give verax.market.Submissions")
+    chosen = _priced_rule(rule, sign, floor, scale)
     _check_closing(truth, survey, seed, keep_both, chosen)
-    options, reports, closing = Options(rule, sign=sign, floor=floor), submissions.reports, None
+    options, reports, closing = Options(chosen, sign=sign), submissions.reports, None
     if not chosen.needs_rows:
         reports = replace(reports, probabilities=None)
     if initial is not None:
         reports = _followed_by(reports, initial)
     if survey is not None:
-        closing = _drawn(survey, reports, submissions.owners, seed, keep_both, options)
-        bound = _bound(survey, scale, chosen, sign) if keep_both else None
-        closing, truth = replace(closing, bound=bound), _labels(survey, closing.drawn)
-    closed = _closed(reports, truth, chosen, closing)
+        closing = _draw_survey(survey, reports, submissions.owners, seed, keep_both, options)
+        bound = _deviation_bound_of(survey, scale, chosen, sign) if keep_both else None
+        closing, truth = replace(closing, bound=bound), _labels_of(survey, closing.drawn)
+    closed = _reports_to_close(reports, truth, chosen, closing)
     found = scored(prepare(closed, closed.truth, None, replace(options, against="truth")))
-    levels = _levels(found)
+    levels = _covered_levels(found)
     start = 0.0 if initial is None else levels.pop()
     steps = map(Step, submissions.steps, submissions.owners, levels, increments(levels, start, scale))
     mechanism = found.mechanism if closing is None else replace(found.mechanism, against="peers", over="one")
@@ -254,11 +239,11 @@ def bounds(mechanism: Mechanism) -> tuple[float, float]:
     >>> bounds(Mechanism("zero-one", "truth", None, "identity", False, None))
     (-1.0, 1.0)
     """
-    floor = resolve(mechanism.rule, mechanism.floor).floor
-    if floor is None:
-        return _FIXED[mechanism.rule]
-    low, high = _FLOORED[mechanism.rule]
-    return low * -math.log(floor), high * -math.log(floor)
+    rule = rule_of(mechanism)
+    found = None if rule is None else value_bounds(rule)
+    if found is None:
+        raise OptionError(_without_bounds(mechanism.rule))
+    return found
 
 
 def stake(mechanism: Mechanism, *, unit: int, scale: float = 1.0) -> int:
@@ -269,7 +254,7 @@ def stake(mechanism: Mechanism, *, unit: int, scale: float = 1.0) -> int:
     >>> stake(Mechanism("zero-one", "truth", None, "identity", False, None), unit=100)
     200
     """
-    return _most(*bounds(mechanism), scale, unit)
+    return _most_lost(*bounds(mechanism), scale, unit)
 
 
 def increments(levels: Sequence[float], initial: float = 0.0, scale: float = 1.0) -> list[float]:
@@ -304,7 +289,7 @@ def draw(seed: str, below: int) -> int:
     >>> [draw(f"{n:02x}", 10) for n in range(8)]
     [7, 1, 5, 9, 9, 7, 2, 8]
     """
-    if not re.fullmatch("([0-9a-fA-F]{2})+", seed):
+    if not isinstance(seed, str) or not re.fullmatch("([0-9a-fA-F]{2})+", seed):
         raise OptionError(f"the seed is {seed!r}; give hexadecimal digits, two a byte, such as 00c0ffee")
     fair = 2**256 - 2**256 % below
     digests = (hashlib.sha256(bytes.fromhex(seed) + n.to_bytes(8, "big")).hexdigest() for n in count())
@@ -347,17 +332,24 @@ def informativeness(surveys: Reports) -> float | None:
     return min(1.0, float((np.sqrt(2 * np.maximum(with_two, 0) / without) * np.sign(own)).mean()))
 
 
-def _checked(rule: str, sign: str | npt.ArrayLike | None, floor: float | None, scale: float) -> Rule:
-    if rule not in RULES:
-        raise OptionError(
-            f"a market must know what it can lose, and rule {rule!r} has no bounds that verax knows; "
-            f"choose one of {', '.join(RULES)}"
-        )
+def _without_bounds(name: str) -> str:
+    return (
+        f"a market must know what it can lose, and rule {name!r} has no bounds that verax knows; "
+        f"choose one of {', '.join(RULES)}, or load your own with its bounds on it (agreement.bounds = (0.0, 1.0))"
+    )
+
+
+def _priced_rule(
+    rule: str | Rule | RuleFunction, sign: str | npt.ArrayLike | None, floor: float | None, scale: float
+) -> Rule:
+    chosen = known_rule(rule) if isinstance(rule, str) else resolve(rule)
+    if chosen is None or value_bounds(chosen) is None:
+        raise OptionError(_without_bounds(str(rule) if chosen is None else chosen.name))
     if isinstance(sign, str) and sign == "plugin":
         raise OptionError("sign plugin is learned on the tasks it scores, which pays noise; use split, or a matrix")
-    if isinstance(scale, bool) or not isinstance(scale, int | float) or not 0 < scale < 1e300:
+    if not is_finite(scale) or scale <= 0:
         raise OptionError(f"the scale is {scale!r}; give a finite number above 0, such as 1.0")
-    return resolve(rule, floor)
+    return chosen.with_floor(floor)
 
 
 def _check_closing(truth: object, survey: Reports | None, seed: str | None, keep_both: bool, rule: Rule) -> None:
@@ -372,7 +364,7 @@ def _check_closing(truth: object, survey: Reports | None, seed: str | None, keep
         raise OptionError(f"one of {len(survey.agents)} surveys is to be drawn; give a seed of hexadecimal digits")
 
 
-def _drawn(
+def _draw_survey(
     survey: Reports, reports: Reports, owners: Sequence[str], seed: str | None, keep_both: bool, options: Options
 ) -> Survey:
     """Draws what closes the market; all that could speak against one survey is looked at before, for every one."""
@@ -410,14 +402,14 @@ def _check_survey(survey: Reports, reports: Reports, *, matrix: bool) -> None:
         )
 
 
-def _bound(survey: Reports, scale: float, rule: Rule, sign: str | npt.ArrayLike | None) -> float | None:
+def _deviation_bound_of(survey: Reports, scale: float, rule: Rule, sign: str | npt.ArrayLike | None) -> float | None:
     """Theorem 10 is about agreement on equal labels, which is what a sign learned from the informed says too."""
-    able = rule.name in ("zero-one", "ca") and isinstance(sign, str | None)
+    able = rule.counts_only and isinstance(sign, str | None)
     youden = informativeness(survey) if able else None
     return deviation_bound(scale, youden, len(survey.agents)) if youden is not None and youden > 0 else None
 
 
-def _labels(reports: Reports, agent: str) -> dict[str, str]:
+def _labels_of(reports: Reports, agent: str) -> dict[str, str]:
     row = zip(reports.tasks, reports.labels[reports.agents.index(agent)].tolist(), strict=True)
     return {task: reports.classes[label] for task, label in row if label >= 0}
 
@@ -440,7 +432,7 @@ def _followed_by(reports: Reports, initial: npt.ArrayLike | Reports) -> Reports:
     return replace(both.take(np.arange(len(both.tasks)) < len(reports.tasks)), public=reports.public)
 
 
-def _closed(
+def _reports_to_close(
     reports: Reports, truth: npt.ArrayLike | Mapping[str, str] | None, rule: Rule, survey: Survey | None
 ) -> Reports:
     """The reports beside what closes the market, on the tasks that it answers."""
@@ -452,7 +444,7 @@ def _closed(
     if known.sum() < 2:
         raise InputError(f"{source} covers {known.sum()} of {len(known)} tasks; closing a market needs at least two")
     closed = closed.take(known)
-    if rule.name in ("log", "quadratic") and (closed.labels < 0).any():
+    if rule.loses_only and (closed.labels < 0).any():
         step, task = np.argwhere(closed.labels < 0)[0]
         raise InputError(
             f"step {closed.agents[step]} leaves out task {closed.tasks[task]!r}, and rule {rule.name}, never above 0, "
@@ -461,30 +453,13 @@ def _closed(
     return closed
 
 
-def _levels(found: Scores) -> list[float]:
+def _covered_levels(found: Scores) -> list[float]:
     """Score times coverage, so that leaving a hard task out gains nothing; held to the bounds that stakes cover."""
     low, high = bounds(found.mechanism)
     return [min(high, max(low, (s.score or 0.0) * (s.tasks / found.tasks))) for s in found.scores]
 
 
-def _most(low: float, high: float, scale: float, unit: int) -> int:
+def _most_lost(low: float, high: float, scale: float, unit: int) -> int:
     """What a move from one level to the other costs, rounded up; half units at both ends are rounded apart."""
     exact = (Fraction(scale * high) - Fraction(scale * low)) * unit
     return max(math.ceil(exact), *settle([high], unit=unit, initial=low, scale=scale))
-
-
-def _from_json(document: dict[str, Any]) -> Market:
-    mechanism, survey = Mechanism(**document["mechanism"]), document["survey"]
-    if survey is not None:
-        scores = tuple(Score(**s) for s in survey["scores"])
-        survey = Survey(**{**survey, "excluded": tuple(survey["excluded"]), "scores": scores})
-    steps = tuple(Step(**p) for p in document["payments"])
-    initial, final, loss = (document[name] for name in ("initial", "final", "worst_case_loss"))
-    moves = [bounds(mechanism)[1] - initial, *increments([p.level for p in steps], initial)]
-    earned = [loss, *(p.score for p in steps)]
-    # fifteen digits undo the rounding of a product and a quotient
-    scale = next((float(f"{e / m:.15g}") for e, m in zip(earned, moves, strict=True) if m), 1.0)
-    follow = all(math.isclose(e, scale * m, rel_tol=1e-9, abs_tol=1e-300) for e, m in zip(earned, moves, strict=True))
-    if not steps or final != steps[-1].level or not follow or scale <= 0:
-        raise InputError(f"the scores of a {FORMAT} document do not follow from its levels; make it again")
-    return Market(mechanism, initial, final, loss, survey, steps, scale)

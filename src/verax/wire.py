@@ -28,6 +28,7 @@ _MADE_BY = {
 }
 MOST_CHARACTERS = 2**30
 MOST_DEEP = 64
+_PLAIN = {int, str, bool, type(None)}  # a list of these is JSON as it is, and may be long
 T = TypeVar("T")
 
 
@@ -67,7 +68,7 @@ class Document:
     def to_json(self) -> dict[str, Any]:
         """The JSON form, as plain dicts and lists."""
         head = {} if self.format is None else {"format": self.format}
-        return {**head, **plain(self)}
+        return {**head, **_fields(self)}
 
     @classmethod
     def from_json(cls, document: Any) -> Self:
@@ -92,13 +93,20 @@ def plain(value: Any) -> Any:
         if not math.isfinite(value):
             raise InputError(f"{value} is no number that a document can hold; leave it out")
         return float(value)
+    if isinstance(value, list | tuple) and {*map(type, value)} <= _PLAIN:
+        return list(value)
     if dataclasses.is_dataclass(value):
-        return {f.name: plain(held) for f in dataclasses.fields(value) if _written(f, held := getattr(value, f.name))}
+        # a document inside another one keeps its format
+        return value.to_json() if hasattr(value, "to_json") else _fields(value)
     if isinstance(value, Mapping):
         return {str(k): plain(v) for k, v in value.items()}
     if hasattr(value, "tolist"):
         return plain(value.tolist())
     return [plain(each) for each in value]
+
+
+def _fields(value: Any) -> dict[str, Any]:
+    return {f.name: plain(held) for f in dataclasses.fields(value) if _written(f, held := getattr(value, f.name))}
 
 
 def _written(field: dataclasses.Field[Any], held: Any) -> bool:

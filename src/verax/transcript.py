@@ -1,0 +1,328 @@
+"""A round's transcript, and what follows from it: pure functions, so that anybody can compute a settlement again.
+
+What is asked (a Spec), what was submitted (as it is committed to) and what becomes of it (a Settlement): one object
+from one computation, with the scores that were paid by. Where it is kept, and in what order, is decided in `rounds`.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from verax import wire
+from verax.audit.certificate import Certificate
+from verax.audit.copies import copies
+from verax.errors import InputError
+from verax.joint import Public
+from verax.market import Market, Submissions, bounds, market
+from verax.mechanisms import Mechanism, Score, Scores, score
+from verax.money import minor_units, scale_of
+from verax.payments import Payment, Payments, clusters_of, pay
+from verax.reports import Reports, some
+from verax.rules import Rule, load
+
+Content = Mapping[str, Any]
+_LISTS = ("tasks", "classes", "truth", "public", "unpaid")
+
+
+@dataclass(frozen=True)
+class Spec(wire.Document):
+    """What a round asks and promises: fixed, and hashed, when it opens.
+
+    `kind` is batch or market. `rule` is a name, or your own as module:function, importable where the round is run.
+    `truth` (a class number a task, -1 unknown) and `public` (a stratum, or a list of numbers, a task) are optional;
+    `scale` is what a market pays for one unit of score, in major units, the budget if not given. `copies` pays agents
+    that are copies of one another as one; `unpaid` names agents that handed in a report and take no part: not paid,
+    and no reference; `significance` pays only scores that many standard errors above 0.
+
+    >>> Spec("r1", ("t1", "t2"), ("cat", "dog"), "100.00").digest[:8]
+    'fe24af23'
+    """
+
+    round: str
+    tasks: tuple[str, ...]
+    classes: tuple[str, ...]
+    budget: str
+    kind: str = "batch"
+    currency: str = "EUR"
+    rule: str = "zero-one"
+    over: str | None = None
+    sign: str | None = None
+    floor: float | None = None
+    scheme: str = "clipped"
+    min_tasks: int = 30
+    scale: str | None = None
+    deadline: str | None = None
+    truth: tuple[int, ...] | None = None
+    public: tuple[Any, ...] | None = None
+    copies: bool = wire.if_given(False)
+    unpaid: tuple[str, ...] = wire.if_given(())
+    significance: float | None = wire.if_given(None)
+
+    def __post_init__(self) -> None:
+        for name in _LISTS:
+            if isinstance(given := getattr(self, name), list):
+                object.__setattr__(self, name, tuple(given))
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the canonical bytes."""
+        return digest_of(self)
+
+    @cached_property
+    def chosen(self) -> Rule:
+        """The rule, imported from here if it is one's own."""
+        return load(self.rule).with_floor(self.floor)
+
+    @property
+    def mechanism(self) -> Mechanism:
+        """A market's mechanism, as far as what it can pay and cost depends on it."""
+        return Mechanism(self.rule, "truth", None, None, self.public is not None, self.chosen.floor)
+
+    def minor(self, amount: str | None = None, what: str = "budget") -> int:
+        """An amount, the budget if none is given, in minor units.
+
+        >>> Spec("r1", ("t1", "t2"), ("cat", "dog"), "100.00").minor()
+        10000
+        """
+        return minor_units(self.budget if amount is None else amount, scale_of(self.currency), self.currency, what)
+
+    @property
+    def unit(self) -> int:
+        """Minor units that a market pays for one unit of score."""
+        return self.minor(self.scale or self.budget, "scale")
+
+    @property
+    def closed(self) -> bool:
+        """Whether the deadline, if there is one, has passed."""
+        return self.deadline is not None and datetime.now(UTC) >= _time_of(self.deadline)
+
+
+@dataclass(frozen=True)
+class Settlement(wire.Document):
+    """Who is paid what, in minor units (negative: lost in a market), and all that everybody is shown of it.
+
+    `scores` are those that were paid by: Scores, in a market a Market, None where too few took part. Copies of one
+    another stand there with one score; what is not significant, where the spec asks for that, has none. `copies`
+    are the certificates that made copies one participant; `payments` is None in a market.
+
+    >>> spec = Spec("r1", ("t1", "t2", "t3"), ("cat", "dog"), "9.00", min_tasks=2)
+    >>> found = settlement(spec, [("ann", {"labels": [0, 1, 0]}), ("bob", {"labels": [0, 1, 1]})], "", "")
+    >>> found.amounts, found.scores["ann"].score, found.payments["bob"].amount
+    ({'ann': 150, 'bob': 150}, 0.3333333333333333, 150)
+    >>> Settlement.from_json(found.to_json()).scores == found.scores
+    True
+    """
+
+    amounts: dict[str, int]
+    scores: Any
+    secret: str
+    root: str
+    copies: tuple[Certificate, ...] = wire.if_given(())
+    notes: tuple[str, ...] = wire.if_given(())
+    payments: Payments | None = wire.unwritten(None)  # noqa: RUF009
+
+    def __post_init__(self) -> None:
+        if isinstance(self.scores, Mapping):
+            kind = Market if self.scores.get("format") == wire.MARKET else Scores
+            object.__setattr__(self, "scores", kind.from_json(self.scores))
+
+    def of(self, spec: Spec) -> Settlement:
+        """This settlement with its amounts as the Payments of a round that asked this."""
+        if spec.kind == "market":
+            return self
+        budget, paid = spec.minor(), tuple(Payment(agent, amount) for agent, amount in self.amounts.items())
+        rest = budget - sum(self.amounts.values())
+        made = Payments(spec.scheme, spec.currency, scale_of(spec.currency), budget, rest, paid, self.notes)
+        return replace(self, payments=made)
+
+
+def digest_of(document: Any) -> str:
+    """SHA-256 of a document's canonical bytes.
+
+    >>> digest_of(["r1"])[:8]
+    '38edd8d1'
+    """
+    return hashlib.sha256(wire.canonical(document).encode("ascii")).hexdigest()
+
+
+def commitment(round: str, agent: str, content: Content, nonce: str) -> str:
+    """Binds round, agent and content: SHA-256 over their canonical form, with a nonce so that it cannot be guessed.
+
+    >>> commitment("r1", "ann", {"labels": [0, 1]}, "n") != commitment("r1", "bob", {"labels": [0, 1]}, "n")
+    True
+    """
+    return digest_of([round, agent, content, nonce])
+
+
+def nonce_of(secret: str, round: str, agent: str, content: Content) -> str:
+    """The same for the same submission, so that a repeated request is the same; secret until settlement."""
+    return hmac.new(secret.encode(), digest_of([round, agent, content]).encode(), hashlib.sha256).hexdigest()
+
+
+def root_of(taken: Sequence[tuple[str, Content]], round: str, secret: str) -> str:
+    """One hash over all the commitments that count, in order."""
+    return digest_of([commitment(round, a, content, nonce_of(secret, round, a, content)) for a, content in taken])
+
+
+def content_of(report: Reports, spec: Spec) -> dict[str, Any]:
+    """One agent's report in the canonical form that is committed to: labels in the order of the tasks."""
+    if not isinstance(report, Reports):
+        raise InputError(f"a report is a {type(report).__name__}; give Reports of one agent, as verax.read makes them")
+    if len(report.agents) != 1:
+        raise InputError(f"a submission is one agent's report; this has {len(report.agents)}")
+    place = {task: n for n, task in enumerate(report.tasks)}
+    asked = set(spec.tasks)
+    strange = [task for task in report.tasks if task not in asked]
+    if strange:
+        raise InputError(f"task {strange[0]!r} is not in the round; submit its {len(spec.tasks)} tasks only")
+    if report.classes != spec.classes:
+        raise InputError(f"the report's classes are {list(report.classes)}, the round's {list(spec.classes)}")
+    order = [place.get(task, -1) for task in spec.tasks]
+    labels = [int(report.labels[0, n]) if n >= 0 else -1 for n in order]
+    if max(labels) < 0:
+        raise InputError("the report answers none of the round's tasks")
+    if report.probabilities is None:
+        if spec.chosen.needs_rows:
+            raise InputError(f"the round's rule {spec.rule} needs probabilities; add p:<class> columns")
+        return {"labels": labels}
+    rows = np.where((np.array(order) >= 0)[:, None], report.probabilities[0][order], np.nan)
+    return {"labels": labels, "probabilities": _packed_rows(rows)}
+
+
+def reports_of(spec: Spec, rows: Sequence[tuple[str, Content]]) -> Reports:
+    """The reports of (name, content) pairs; refuses what could not be settled."""
+    labels = np.array([content["labels"] for _, content in rows], dtype=np.int64).reshape(len(rows), len(spec.tasks))
+    given = [content.get("probabilities") for _, content in rows]
+    probabilities = None
+    if given and all(given):
+        shape = (len(rows), len(spec.tasks), len(spec.classes))
+        probabilities = np.frombuffer(b"".join(base64.b64decode(g or "") for g in given), dtype="<f8").reshape(shape)
+    names = [name for name, _ in rows]
+    reports = Reports.of(
+        labels, probabilities, agents=names, tasks=spec.tasks, classes=spec.classes, source="the round"
+    )
+    return reports if spec.public is None else replace(reports, public=np.array(spec.public))
+
+
+def settlement(spec: Spec, submissions: Sequence[tuple[str, Content]], secret: str, root: str) -> Settlement:
+    """Scores and payments of a sealed transcript: a pure function, so that anybody can compute it again."""
+    if spec.kind == "market":
+        return _market_settlement(spec, submissions, secret, root)
+    seed = hashlib.sha256(f"{root}:{secret}".encode()).hexdigest() if spec.over == "one" else None
+    truth = None if spec.truth is None else np.array(spec.truth)
+    everybody = reports_of(spec, submissions)
+    nothing = dict.fromkeys(everybody.agents, 0)
+    reports = everybody.only(*(i for i, agent in enumerate(everybody.agents) if agent not in spec.unpaid))
+    if spec.unpaid and len(reports.agents) < (2 if truth is None else 1):
+        return Settlement(nothing, None, secret, root).of(spec)
+    twins = [c for c in copies(reports, 0.95) if c.verdict == "fails"] if spec.copies else []
+    groups = clusters_of(twins) if twins else []
+    alike = _first_of_each(reports.agents, groups)
+    # numpy: what is not label against label is then summed in one order wherever it is computed again
+    found = score(
+        reports.only(*sorted({*alike.values()})), truth,
+        rule=spec.chosen, over=spec.over, sign=spec.sign, seed=seed, backend="numpy",
+    )  # fmt: skip
+    shared = tuple(replace(found[reports.agents[i]], agent=agent) for agent, i in alike.items())
+    scores = _payable_scores(replace(found, scores=shared), spec)
+    paid = pay(
+        scores, budget=spec.budget, currency=spec.currency, scheme=spec.scheme, min_tasks=spec.min_tasks,
+        clusters=groups, rule=spec.chosen,
+    )  # fmt: skip
+    amounts = nothing | {p.agent: p.amount for p in paid}
+    return Settlement(amounts, scores, secret, root, tuple(twins), paid.notes).of(spec)
+
+
+def _first_of_each(agents: Sequence[str], groups: Sequence[set[str]]) -> dict[str, int]:
+    """The agent whose report stands for each one's: its own, or the first of its copies, which is no peer of theirs."""
+    place = {agent: i for i, agent in enumerate(agents)}
+    stands = place | {agent: place[min(group)] for group in groups for agent in group}
+    return stands if len({*stands.values()}) > 1 else place  # all copies of one: there is nobody else to compare with
+
+
+def _payable_scores(scores: Scores, spec: Spec) -> Scores:
+    """The scores with those taken away that are not significant enough for the spec, so that no scheme pays them."""
+    if spec.significance is None:
+        return scores
+    least = spec.significance * _lost_dimensions(spec)
+
+    def unsure(s: Score) -> bool:
+        return s.score is not None and s.stderr is not None and s.score < least * s.stderr
+
+    lost = [f"{s.agent} ({s.score:.4f} ± {s.stderr:.4f})" for s in scores.scores if unsure(s)]
+    if not lost:
+        return scores
+    said = f"no score for {some(lost)}: not {least:.3g} standard errors above 0"
+    kept = tuple(replace(s, score=None, stderr=None) if unsure(s) else s for s in scores.scores)
+    return replace(scores, scores=kept, warnings=(*scores.warnings, said))
+
+
+def _lost_dimensions(spec: Spec) -> float:
+    """By how much features that take out many dimensions make a standard error too small: tasks over what is left."""
+    signal = Public.of(None if spec.public is None else np.array(spec.public), len(spec.tasks))
+    return len(spec.tasks) / max(len(spec.tasks) - signal.rank, 1) if signal.features is not None else 1.0
+
+
+def _market_settlement(spec: Spec, submissions: Sequence[tuple[str, Content]], secret: str, root: str) -> Settlement:
+    steps = [(str(n), content) for n, (_, content) in enumerate(submissions, start=1)]
+    path = Submissions(reports_of(spec, steps), tuple(agent for agent, _ in submissions))
+    found = market(path, truth=np.array(spec.truth), rule=spec.chosen, sign=spec.sign)
+    return Settlement(found.money(spec.unit).totals, found, secret, root)
+
+
+def check_spec(spec: Spec) -> None:
+    """Refuse what could not be settled later, by settling it now on reports that say nothing."""
+    if not isinstance(spec, Spec):
+        raise InputError(f"spec is a {type(spec).__name__}; give verax.rounds.Spec")
+    Spec.from_json(spec.to_json())
+    if spec.kind not in ("batch", "market"):
+        raise InputError(f"a round is batch or market, not {spec.kind!r}")
+    if not spec.round or ":" in spec.round or spec.round != spec.round.strip():
+        raise InputError(f"round name {spec.round!r}; give one without colons or blanks around it")
+    if len(set(spec.tasks)) < max(2, len(spec.tasks)) or len(set(spec.classes)) < max(2, len(spec.classes)):
+        raise InputError("a round needs two different tasks and two different classes at least, each named once")
+    for name, given in (("truth", spec.truth), ("public signal", spec.public)):
+        if given is not None and len(given) != len(spec.tasks):
+            raise InputError(f"the {name} has {len(given)} entries for {len(spec.tasks)} tasks; give one a task")
+    if spec.deadline is not None:
+        _time_of(spec.deadline)
+    if spec.kind == "market":
+        _check_loss(spec)
+    nothing: dict[str, Any] = {"labels": [0] * len(spec.tasks)}
+    if spec.chosen.needs_rows:
+        nothing["probabilities"] = _packed_rows(np.full((len(spec.tasks), len(spec.classes)), 1 / len(spec.classes)))
+    settlement(spec, [("one", nothing), ("other", nothing)], "", "")
+
+
+def _check_loss(spec: Spec) -> None:
+    if spec.truth is None or min(spec.truth) < 0:
+        raise InputError(
+            "a market round is closed by the truth of every task; give it (it is not shown before settlement)"
+        )
+    loss = math.ceil(max(bounds(spec.mechanism)[1], 0.0) * spec.unit)
+    if loss > spec.minor():
+        raise InputError(
+            f"the house can lose {loss} minor units and the budget is {spec.minor()}; lower --scale or raise --budget"
+        )
+
+
+def _packed_rows(rows: Any) -> str:
+    return base64.b64encode(rows.astype("<f8").tobytes()).decode("ascii")
+
+
+def _time_of(text: str) -> datetime:
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise InputError(f"deadline {text!r} is no time; write it as 2026-12-31T18:00:00+00:00") from None
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
