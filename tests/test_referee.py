@@ -13,7 +13,7 @@ import verax
 from verax.errors import InputError, OptionError
 from verax.federation import Encoded, Payroll, Referee, Reply
 from verax.ledger import Ledger
-from verax.rounds import Rounds
+from verax.rounds import Rounds, Spec
 
 TASKS, CLASSES = 1500, tuple("abcd")
 TRUTH = np.random.default_rng(0).integers(0, len(CLASSES), TASKS)
@@ -241,3 +241,16 @@ def test_no_framework_is_imported():
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "0.51" in done.stdout
+
+
+def test_what_a_round_asks_is_read_once_however_many_hand_in_a_reply(tmp_path, monkeypatch):
+    read = Counter()
+    original = Spec.from_json.__func__
+
+    def counting(cls, document):
+        read[document["round"]] += 1
+        return original(cls, document)
+
+    monkeypatch.setattr(Spec, "from_json", classmethod(counting))
+    played(referee(payroll=Payroll(str(tmp_path / "r.db"), budget="100.00")), crowd())
+    assert read == {"federation-1": 1}
