@@ -155,7 +155,7 @@ def test_mnist_is_fetched_checked_and_kept(served, tmp_path, monkeypatch):
     found = datasets.load("mnist", tmp_path / "data", progress=lambda done, size: told.append((done, size)))
     assert len(found.train_labels) == 40
     assert {(done, size) for done, size in told} == {(len(data), len(data)) for data in files.values()}
-    monkeypatch.setattr(datasets, "_download", None)  # whatever is there is not fetched again
+    monkeypatch.setattr(datasets, "_fetch_checked", None)  # whatever is there is not fetched again
     assert len(datasets.load("mnist", tmp_path / "data").test_labels) == 20
 
 

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import sampled
 from typer.testing import CliRunner
 
 from verax import misreport, rules
@@ -197,8 +198,8 @@ def test_a_curve_does_not_depend_on_which_others_are_asked_for(recorded, labels)
 def test_sampling_algorithm_1_adds_the_error_that_is_said(recorded):
     rng = np.random.default_rng(2)
     rows, reference = np.eye(10)[recorded["cifar10", "W"].labels[:500]], recorded["cifar10", "S"].labels[:500]
-    cost = experiments.sampled_cost(rows, reference)
-    draws = np.array([experiments.sampled(rows, reference, rng=rng) for _ in range(2000)])
+    cost = sampled.sampled_cost(rows, reference)
+    draws = np.array([sampled.sampled(rows, reference, rng=rng) for _ in range(2000)])
     assert draws.mean() == pytest.approx(cost.score, abs=5 * cost.extra / math.sqrt(2000))
     assert draws.std() == pytest.approx(cost.extra, rel=5 / math.sqrt(4000))
     assert cost.extra / math.sqrt(cost.repeats) <= 0.01 * cost.stderr < cost.extra / math.sqrt(cost.repeats - 1)
@@ -210,7 +211,7 @@ def test_penalty_moments_are_those_of_the_triple_loop():
     slow = [
         np.mean([rows[p, g[q]] for p in range(7) for q in range(7) if len({n, p, q}) == 3]) for n in range(7)
     ]  # fmt: skip
-    assert experiments._penalty_moments(rows, g) == pytest.approx(slow)
+    assert sampled._penalty_moments(rows, g) == pytest.approx(slow)
 
 
 @drawing

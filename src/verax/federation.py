@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -170,6 +170,7 @@ class _Refused(Exception):  # noqa: N818
     """Why a reply is dropped; never leaves this module."""
 
 
+@dataclass(eq=False)
 class Referee:
     """Every round of one federation: its broadcasts, what is paid for them, and what no client's claim changes.
 
@@ -194,53 +195,43 @@ class Referee:
     0.33
     """
 
-    def __init__(
-        self,
-        pool: Any,
-        predict: Predict,
-        classes: Sequence[str],
-        *,
-        protocol: Protocol = "first",
-        payroll: Payroll | None = None,
-        gold: npt.ArrayLike | Mapping[int, int] | None = None,
-        weights: str = "equal",
-        sizes: Mapping[str, float] | None = None,
-        bar: float | None = None,
-        name: str = "federation",
-        pages: str | Path | None = None,
-        seed: int = 0,
-        options: Mapping[str, Any] | None = None,
-        features: Mapping[str, Any] | None = None,
-        kinship: float | None = KINSHIP,
-        imitate: Callable[[Sequence[Model]], Sequence[Sequence[Model]]] | None = None,
-    ) -> None:
-        if protocol not in PROTOCOLS:
-            raise OptionError(f"protocol is {protocol!r}; choose one of {', '.join(PROTOCOLS)}")
-        if weights not in WEIGHTS:
-            raise OptionError(f"weights is {weights!r}; choose one of {', '.join(WEIGHTS)}")
-        if weights == "score" and sizes is not None:
-            raise OptionError("sizes go with equal weights; leave sizes out to weigh by score")
-        self.pool, self.predict, self.classes = pool, predict, tuple(map(str, classes))
-        self.protocol, self.payroll = protocol, payroll
-        self.tasks = tuple(str(n) for n in range(len(pool)))
-        self.gold = _gold_labels(gold, len(self.tasks), len(self.classes))
-        self.weights, self.sizes, self.bar = weights, sizes, bar
-        self.name, self.pages, self.seed = name, None if pages is None else Path(pages), seed
-        self.options, self.features = dict(options or {}), dict(features or {})
-        self.kinship, self.imitate = kinship, imitate
-        self.outcomes: list[Outcome] = []
-        self._history: list[Model] = []
-        self._check_options()
+    pool: Any
+    predict: Predict
+    classes: Sequence[str]
+    _: KW_ONLY
+    protocol: Protocol = "first"
+    payroll: Payroll | None = None
+    gold: npt.ArrayLike | Mapping[int, int] | None = None
+    weights: str = "equal"
+    sizes: Mapping[str, float] | None = None
+    bar: float | None = None
+    name: str = "federation"
+    pages: str | Path | None = None
+    seed: int = 0
+    options: Mapping[str, Any] = field(default_factory=dict)
+    features: Mapping[str, Any] = field(default_factory=dict)
+    kinship: float | None = KINSHIP
+    imitate: Callable[[Sequence[Model]], Sequence[Sequence[Model]]] | None = None
+    outcomes: list[Outcome] = field(init=False, default_factory=list)
 
-    def _check_options(self) -> None:
+    def __post_init__(self) -> None:
         """Refuse, before anybody trains, what no round could be scored or paid by."""
-        rule, floor = self.options.get("rule"), self.options.get("floor")
-        self._loses_only = rule is not None and resolve(rule, floor).loses_only
+        if self.protocol not in PROTOCOLS:
+            raise OptionError(f"protocol is {self.protocol!r}; choose one of {', '.join(PROTOCOLS)}")
+        if self.weights not in WEIGHTS:
+            raise OptionError(f"weights is {self.weights!r}; choose one of {', '.join(WEIGHTS)}")
+        if self.weights == "score" and self.sizes is not None:
+            raise OptionError("sizes go with equal weights; leave sizes out to weigh by score")
         strange = [name for name in self.options if name not in PAID_OPTIONS]
         if self.payroll is not None and strange:
             raise OptionError(f"a paid round cannot be asked for {some(strange)}; give {', '.join(PAID_OPTIONS)} only")
+        rule = resolve(self.options["rule"], self.options.get("floor")) if "rule" in self.options else None
         if self.payroll is not None and rule is not None:
-            self.options["rule"] = resolve(rule).name
+            self.options = {**self.options, "rule": rule.name}
+        self.classes, self.tasks = tuple(map(str, self.classes)), tuple(map(str, range(len(self.pool))))
+        self._gold = _gold_labels(self.gold, len(self.tasks), len(self.classes))
+        self._loses_only = rule is not None and rule.loses_only
+        self._history: list[Model] = []
 
     @property
     def due(self) -> bool:
@@ -297,7 +288,7 @@ class Referee:
             outcome = Outcome(server_round, None, dropped=received.dropped, problem=str(error))
         self.outcomes.append(outcome)
         if self.pages is not None:
-            self._write_page(self.pages, outcome)
+            self._write_page(Path(self.pages), outcome)
         return outcome
 
     def _scored_round(self, server_round: int, received: Received) -> Outcome:
@@ -311,11 +302,11 @@ class Referee:
         unpaid = self._echoes_among(works, imitations)
         if self.payroll is None:
             payable = reports.only(*(i for i, agent in enumerate(reports.agents) if agent not in unpaid))
-            scores = score(payable, self.gold, public, **self.options) if len(payable.agents) > 1 else None
+            scores = score(payable, self._gold, public, **self.options) if len(payable.agents) > 1 else None
             return Outcome(server_round, scores, dropped=dropped, unpaid=unpaid)
         spec = self.payroll.spec(
             f"{self.name}-{server_round}", tasks=self.tasks, classes=self.classes, unpaid=tuple(sorted(unpaid)),
-            truth=None if self.gold is None else tuple(self.gold.tolist()),
+            truth=None if self._gold is None else tuple(self._gold.tolist()),
             public=None if public is None else tuple(map(tuple, public.tolist())), **self.options,
         )  # fmt: skip
         settled = self.payroll.settle(spec, reports)
@@ -326,12 +317,12 @@ class Referee:
 
     def _reports_of(self, works: Sequence[Work]) -> Reports:
         said, names = [w.said for w in works], [w.agent for w in works]
-        labels_only = all(s.ndim == 1 for s in said)
-        if labels_only:
+        if all(s.ndim == 1 for s in said):
             return Reports.of(np.stack(said), agents=names, tasks=self.tasks, classes=self.classes)
-        rows = np.stack([s.astype(np.float64) for s in said])
-        rows = rows / rows.sum(2, keepdims=True)
-        return Reports.of(probabilities=rows, agents=names, tasks=self.tasks, classes=self.classes)
+        rows = np.stack(said).astype(np.float64)
+        return Reports.of(
+            probabilities=rows / rows.sum(2, keepdims=True), agents=names, tasks=self.tasks, classes=self.classes
+        )
 
     def _public_features(self, imitations: Sequence[Sequence[Model]]) -> npt.NDArray[np.float64]:
         """What the broadcasts so far, and imitations of work, say about the pool."""
@@ -381,7 +372,7 @@ class Referee:
         if len(works) < 2 or (self.weights != "score" and self.bar is None):
             return {}
         paid_by = None if outcome is None or self.protocol == "every" or self._loses_only else outcome.scores
-        found = paid_by or score(self._reports_of(works), self.gold)
+        found = paid_by or score(self._reports_of(works), self._gold)
         return dict.fromkeys((w.agent for w in works), 0.0) | {s.agent: s.score or 0.0 for s in found.scores}
 
     def _write_page(self, folder: Path, outcome: Outcome) -> None:
@@ -389,9 +380,7 @@ class Referee:
 
         folder.mkdir(parents=True, exist_ok=True)
         title = f"{self.name}, round {outcome.server_round}"
-        text = page(
-            title, scores=outcome.scores, certificates=outcome.certificates(), payments=outcome.payments
-        )  # fmt: skip
+        text = page(title, scores=outcome.scores, certificates=outcome.certificates(), payments=outcome.payments)
         write_atomically(folder / f"round-{outcome.server_round}.html", lambda file: file.write(text.encode()))
 
 

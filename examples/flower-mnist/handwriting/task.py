@@ -5,7 +5,6 @@ from functools import cache
 import numpy as np
 import torch
 from torch.nn.functional import cross_entropy
-from verax.reproduce.federation import clients
 
 from verax.reproduce.datasets import load
 
@@ -30,8 +29,19 @@ def scaled(images):
 def partition(number, of, folder, fetch):
     """One client's images and labels: a few digits often, the others rarely or never."""
     data = mnist(folder, fetch)
-    held = clients(data.train_images, data.train_labels, [HELD] * of, np.random.default_rng(0), skew=SKEW)[number]
-    return scaled(held.inputs), torch.from_numpy(held.labels)
+    mine = dealt(data.train_labels, of)[number]
+    return scaled(data.train_images[mine]), torch.from_numpy(data.train_labels[mine])
+
+
+def dealt(labels, of):
+    """The places of each client's images: digits in proportions of its own, as long as there are some left."""
+    rng = np.random.default_rng(0)
+    piles = [rng.permutation(np.flatnonzero(labels == digit)).tolist() for digit in range(10)]
+    wanted = [rng.multinomial(HELD, rng.dirichlet(np.full(10, SKEW))) for _ in range(of)]
+    return [
+        [pile.pop() for pile, count in zip(piles, counts, strict=True) for _ in range(min(count, len(pile)))]
+        for counts in wanted
+    ]
 
 
 def network(model=None):

@@ -174,16 +174,16 @@ def train(
     images, labels = _own_data(recipe, dataset, device)
     shuffle = torch.Generator(device="cpu").manual_seed(recipe.seed)
     kept = None if folder is None else folder / f"{recipe.name}.pt"
-    first, momentum = _resumed(kept, recipe, net, shuffle)
+    first, momentum = _resume_run(kept, recipe, net, shuffle)
     for start, end in recipe.spans:
         if start < first:
             continue
         net.train(not recipe.frozen or start == 0)
         rate = recipe.rate * 0.1 ** (start // recipe.every)
-        step, optimiser = _stepper(net, rate, images, recipe.batch, momentum)
+        step, optimiser = _descent_step(net, rate, images, recipe.batch, momentum)
         for epoch in range(start, end):
             if recipe.rebuilt:
-                _forget(optimiser)
+                _reset_momentum(optimiser)
             order = torch.randperm(len(images), generator=shuffle).to(device)
             loss = torch.zeros((), device=device)
             for batch in torch.split(order, recipe.batch):
@@ -193,7 +193,7 @@ def train(
                 progress(epoch + 1, recipe.epochs, float(loss))
         momentum = optimiser.state_dict()
         if kept is not None:
-            _keep(kept, recipe, net, shuffle, momentum, end)
+            _save_run(kept, recipe, net, shuffle, momentum, end)
     return net.eval()
 
 
@@ -208,7 +208,7 @@ def _own_data(recipe: Recipe, dataset: Dataset, device: torch.device) -> tuple[t
     return images.contiguous(memory_format=torch.channels_last), torch.from_numpy(labels).to(device)
 
 
-def _stepper(
+def _descent_step(
     net: nn.Module, rate: float, images: torch.Tensor, batch: int, momentum: Any
 ) -> tuple[Callable[[torch.Tensor, torch.Tensor], torch.Tensor], torch.optim.Optimizer]:
     """One step of SGD at a learning rate; on a GPU captured as one graph, since launching is what costs."""
@@ -230,17 +230,17 @@ def _stepper(
 
     if not cuda or len(images) < batch:
         return step, optimiser
-    return _captured(step, images[:batch].clone(memory_format=torch.channels_last), batch), optimiser
+    return _as_one_graph(step, images[:batch].clone(memory_format=torch.channels_last), batch), optimiser
 
 
-def _forget(optimiser: torch.optim.Optimizer) -> None:
+def _reset_momentum(optimiser: torch.optim.Optimizer) -> None:
     """As if the optimiser were new: its momentum is nothing again."""
     for state in optimiser.state.values():
         if state.get("momentum_buffer") is not None:
             state["momentum_buffer"].zero_()
 
 
-def _captured(
+def _as_one_graph(
     step: Callable[[torch.Tensor, torch.Tensor], torch.Tensor], x: torch.Tensor, batch: int
 ) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
     y = torch.zeros(batch, dtype=torch.long, device=x.device)
@@ -271,7 +271,7 @@ def _captured(
     return run
 
 
-def _resumed(kept: Path | None, recipe: Recipe, net: nn.Module, shuffle: torch.Generator) -> tuple[int, Any]:
+def _resume_run(kept: Path | None, recipe: Recipe, net: nn.Module, shuffle: torch.Generator) -> tuple[int, Any]:
     if kept is None or not kept.exists():
         return 0, None
     state = torch.load(kept, weights_only=True, map_location=next(net.parameters()).device)
@@ -285,7 +285,7 @@ def _resumed(kept: Path | None, recipe: Recipe, net: nn.Module, shuffle: torch.G
     return int(state["epoch"]), state["momentum"]
 
 
-def _keep(kept: Path, recipe: Recipe, net: nn.Module, shuffle: torch.Generator, momentum: Any, epoch: int) -> None:
+def _save_run(kept: Path, recipe: Recipe, net: nn.Module, shuffle: torch.Generator, momentum: Any, epoch: int) -> None:
     kept.parent.mkdir(parents=True, exist_ok=True)
     beside = kept.with_suffix(".new")
     dropout = [torch.get_rng_state(), *([torch.cuda.get_rng_state()] if torch.cuda.is_available() else [])]
