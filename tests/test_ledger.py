@@ -21,7 +21,7 @@ import sqlalchemy as sa
 import verax
 from postgres import shared
 from verax.errors import ConflictError, InputError, LedgerError
-from verax.ledger import GENESIS, Entry, Head, Journal, Ledger, Transfer, _problems
+from verax.ledger import GENESIS, Entry, Head, Journal, Ledger, Transfer, _journal_problems
 from verax.rounds import Rounds, Spec
 
 FIELDS = ("seq", "id", "kind", "round", "debit", "credit", "amount", "settles", "body", "hash")
@@ -444,7 +444,7 @@ def test_a_thousand_ways_to_tamper_are_all_found(honest: list[Entry], chunk: int
     missed = []
     for n in range(100):
         what, entries, needs_receipt = tampered(rng, honest)
-        if not _problems(iter(entries), (receipt,) if needs_receipt else ()):
+        if not _journal_problems(iter(entries), (receipt,) if needs_receipt else ()):
             missed.append((n, what))
     assert missed == []
 

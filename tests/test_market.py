@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+from dataclasses import replace
 from fractions import Fraction
 from itertools import groupby
 
@@ -443,6 +444,10 @@ OTHER = Reports.of([[0, 1, 1, 0]] * 2, agents=["cy", "di"], tasks=["w", "x", "y"
         ({"survey": "real", "seed": ""}, "the seed is ''; give hexadecimal digits"),
         ({"truth": "real", "seed": "00"}, "a seed and keeping both are for surveys, and the truth closes this"),
         ({"truth": "real", "keep_both": True}, "a seed and keeping both are for surveys, and the truth closes this"),
+        ({"survey": "real", "seed": 7}, "the seed is 7; give hexadecimal digits"),
+        ({"survey": [[0, 1]], "seed": "00"}, "survey is a list; give Reports"),
+        ({"truth": "real", "scale": "1"}, "the scale is '1'; give a finite number above 0"),
+        ({"truth": "real", "rule": 7}, "rule is a int; give a name, a Rule, or a function of a Joint"),
         ({"truth": "real", "scale": 0.0}, "the scale is 0.0; give a finite number above 0, such as 1.0"),
         ({"truth": "real", "scale": -1}, "the scale is -1; give a finite number above 0"),
         ({"truth": "real", "scale": math.inf}, "the scale is inf; give a finite number above 0"),
@@ -467,6 +472,21 @@ def test_what_does_not_go_together_is_refused(options, sentence):
     given = {key: real[key] if isinstance(value, str) and value == "real" else value for key, value in options.items()}
     with pytest.raises(verax.VeraxError, match=sentence):
         market(path, **given)
+
+
+def test_submissions_of_another_type_get_a_sentence():
+    for wrong in (None, "path", Reports.of([[0, 1], [1, 0]])):
+        with pytest.raises(InputError, match=r"submissions is a \w+; give verax.market.Submissions"):
+            market(wrong, truth=[0, 1])
+
+
+def test_a_scale_that_no_short_number_is_survives_its_document():
+    path, _, truth = world(surveys=1)
+    closed = market(path, truth=truth, scale=1 / 3)
+    again = Market.from_json(json.loads(json.dumps(closed.to_json())))
+    assert again == closed and closed.scale == 1 / 3 and again.scale == pytest.approx(1 / 3, rel=1e-14)
+    with pytest.raises(InputError, match="do not follow from its levels"):
+        replace(closed, payments=(replace(closed.payments[0], level=1.5), *closed.payments[1:]))
 
 
 def test_a_survey_must_fit_the_rule_and_the_classes():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from dataclasses import replace
 from decimal import Decimal
 from fractions import Fraction
@@ -687,3 +688,67 @@ def test_a_finding_of_copies_without_names_is_refused_rather_than_paid_twice(dev
     found = {"code": "COPIES", "agent": "a", "verdict": "fails", "deviation": deviation}
     with pytest.raises(InputError, match="the COPIES certificate of 'a' does not say whose copy it is"):
         clusters_of({"format": "verax.audit/1", "certificates": [found]})
+
+
+# in Python
+
+
+@pytest.mark.parametrize(
+    ("scores", "options", "sentence"),
+    [
+        ("x", {}, "scores is a str; give what verax.score returns"),
+        (None, {}, "scores is a NoneType"),
+        ([0.5], {}, "scores is a list"),
+        (GOOD.to_json(), {}, "scores is a dict"),
+        (GOOD, {"clusters": "ab"}, "clusters is 'ab'; give an audit, or lists of the names of agents"),
+        (GOOD, {"clusters": 7}, "clusters is 7"),
+        (GOOD, {"clusters": {"format": "verax.scores/1"}}, "not a document of format verax.audit/1"),
+        (GOOD, {"clusters": [["a", 7]]}, "a cluster names '7', without a score here"),
+        (GOOD, {"clusters": [7]}, "a cluster is the text 7; give a list"),
+    ],
+)
+def test_a_wrong_type_gets_a_sentence(scores, options, sentence):
+    with pytest.raises(InputError) as refused:
+        pay(scores, budget=10, **options)
+    assert sentence in str(refused.value) and str(refused.value).count("\n") == 0
+
+
+def test_an_audit_is_taken_as_it_is():
+    """Certificates, their document, and the names they link are the same clusters."""
+    rng = default_rng(0)
+    truth = rng.integers(0, 3, 900)
+    labels = np.where(rng.random((5, 900)) < 0.7, truth, rng.integers(0, 3, (5, 900)))
+    reports = Reports.of(np.vstack([labels, labels[:1]]), agents=list("abcdef"))
+    scores, found = verax.score(reports), verax.audit(reports)
+    paid = pay(scores, budget=600, clusters=found)
+    assert clusters_of(found) == [{"a", "f"}]
+    assert paid == pay(scores, budget=600, clusters=[{"a", "f"}])
+    document = json.loads(json.dumps({"format": "verax.audit/1", "certificates": [c.to_json() for c in found]}))
+    assert paid == pay(scores, budget=600, clusters=document) == pay(scores, budget=600, clusters=tuple(found))
+    assert any("'a', 'f'" in note for note in paid.notes)
+    assert pay(scores, budget=600, clusters=[]) == pay(scores, budget=600)
+
+
+def test_payments_are_a_sequence_and_a_frame():
+    paid = pay(scores_of([0.5, 1.0]), budget="1000.00")
+    assert [(p.agent, p.amount) for p in paid] == [("a", 25_000), ("b", 50_000)] and len(paid) == 2
+    frame = paid.to_frame()
+    assert list(frame.columns) == ["agent", "amount", "paid"]
+    assert frame["amount"].tolist() == [25_000, 50_000] and frame["paid"].tolist() == ["250.00", "500.00"]
+
+
+def test_a_frame_is_of_the_library_that_is_there(monkeypatch):
+    paid = pay(scores_of([0.5, 1.0]), budget="1000.00")
+    for absent, kind in (("pandas", "polars"), ("polars", "pyarrow")):
+        monkeypatch.setitem(sys.modules, absent, None)
+        assert type(paid.to_frame()).__module__.startswith(kind)
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(verax.ExtraMissing, match="Data frames need an extra"):
+        paid.to_frame()
+
+
+def test_a_notebook_shows_payments_with_every_name_escaped():
+    nasty = "<script>alert(1)</script>"
+    shown = Payments(nasty, "EUR", 2, 100, 40, (Payment(nasty, 60),))._repr_html_()
+    assert "<script" not in shown and shown.count("&lt;script&gt;") == 2
+    assert "0.60" in shown and "(back)" in shown and " style" not in shown

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,8 +16,8 @@ from typer.testing import CliRunner
 import verax
 from verax import ConflictError, InputError, LedgerError, Reports
 from verax.cli import app
-from verax.ledger import HOUSE, Ledger
-from verax.rounds import TRANSITIONS, Rounds, Spec, commitment, content_of, settlement
+from verax.ledger import HOUSE, Entry, Head, Ledger
+from verax.rounds import TRANSITIONS, Receipt, Rounds, Settlement, Spec, commitment, content_of, settlement
 
 TASKS = tuple(f"t{i}" for i in range(60))
 CLASSES = ("cat", "dog", "eel")
@@ -465,3 +466,188 @@ def test_a_spec_that_asks_for_nothing_more_has_the_digest_it_always_had():
     assert plain.digest.startswith("fe24af23")
     asked = dataclasses.replace(plain, copies=True, unpaid=("ann",), significance=2.0)
     assert Spec.from_json(asked.to_json()) == asked and asked.digest != plain.digest
+
+
+# what is shown is what was paid
+
+
+def a_world_of_copies_and_noise():
+    """Six honest agents of falling accuracy, a copy of the third, one that guesses, and one that takes no part."""
+    rng = default_rng(4)
+    truth = rng.integers(0, 3, 900)
+    sure = np.array([0.9, 0.85, 0.8, 0.75, 0.7, 0.65])
+    honest = np.where(rng.random((6, 900)) < sure[:, None], truth, rng.integers(0, 3, (6, 900)))
+    labels = np.vstack([honest, honest[2:3], rng.integers(0, 3, (2, 900))])
+    names = [*(f"a{i}" for i in range(6)), "copy", "guess", "out"]
+    spec = Spec(
+        "r", tuple(map(str, range(900))), ("a", "b", "c"), "600.00", copies=True, unpaid=("out",), significance=3.0
+    )
+    return spec, sorted((name, {"labels": row.tolist()}) for name, row in zip(names, labels, strict=True))
+
+
+def test_the_scores_of_a_settlement_are_those_that_were_paid_by():
+    """One object: its table is in the order of what pay rests on, and paying its scores again gives its amounts."""
+    spec, taken = a_world_of_copies_and_noise()
+    found = settlement(spec, taken, "", "")
+    plain = verax.score(Reports.of([c["labels"] for _, c in taken], agents=[a for a, _ in taken], classes="abc"))
+    assert [s.agent for s in plain.ranked()] != [s.agent for s in found.scores.ranked()]  # what a second scoring shows
+
+    (linked,) = [{c.agent, *c.deviation.values()} for c in found.copies if c.agent == "a2"]
+    assert linked == {"a2", "copy"} and {c.verdict for c in found.copies} == {"fails"}
+    again = verax.pay(found.scores, budget="600.00", clusters=found.copies)
+    assert found.amounts == {"out": 0} | {p.agent: p.amount for p in again}
+    assert found.amounts == {p.agent: p.amount for p in found.payments} and found.payments.budget == 60_000
+    assert found.notes == again.notes == found.payments.notes
+
+    each = dict(found.amounts)
+    each["a2"] = each["copy"] = each["a2"] + each["copy"]  # one participant, paid in equal parts
+    shown = [s for s in found.scores.ranked() if s.score is not None]
+    basis = [each[s.agent] for s in shown]
+    assert basis == sorted(basis, reverse=True)
+    for s in shown:
+        assert each[s.agent] == int(60_000 * s.score / 7)  # a seventh of the budget each, by the score that is shown
+    assert found.scores["a2"].score == found.scores["copy"].score
+    assert found.scores["guess"].score is None and found.amounts["guess"] == 0
+    assert any("no score for 'guess (" in said and "3 standard errors" in said for said in found.scores.warnings)
+    assert "out" not in [s.agent for s in found.scores.scores]
+
+
+def test_a_settlement_is_the_same_object_whoever_asks_and_whenever(rounds):
+    spec, taken = a_world_of_copies_and_noise()
+    rounds.open(spec)
+    rounds.fund("r")
+    for agent, content in taken:
+        rounds.submit("r", agent, Reports.of([content["labels"]], tasks=spec.tasks, classes=spec.classes))
+    rounds.seal("r")
+    found = rounds.settle("r")
+    again = rounds.settle("r")
+    assert again == found and again.payments.notes == found.payments.notes and again.to_json() == found.to_json()
+    assert rounds.show("r")["settlement"] == found.to_json()
+    assert Settlement.from_json(json.loads(json.dumps(found.to_json()))).scores == found.scores
+
+
+def test_a_market_settlement_carries_the_market(rounds):
+    rounds.open(MARKET)
+    rounds.fund("m1")
+    rounds.fund("m1", 50_000, agent="ann")
+    rounds.submit("m1", "ann", report(TRUTH))
+    rounds.seal("m1")
+    found = rounds.settle("m1")
+    assert found.scores.money(10_000).totals == found.amounts and found.payments is None and found.copies == ()
+    assert rounds.settle("m1") == found
+
+
+def test_settling_scores_once_looks_for_copies_once_and_reads_the_spec_once(rounds, monkeypatch):
+    from verax import transcript
+
+    spec, taken = a_world_of_copies_and_noise()
+    rounds.open(spec)
+    rounds.fund("r")
+    for agent, content in taken:
+        rounds.submit("r", agent, Reports.of([content["labels"]], tasks=spec.tasks, classes=spec.classes))
+    rounds.seal("r")
+    calls = []
+
+    def counted(name, function):
+        return lambda *args, **options: calls.append(name) or function(*args, **options)
+
+    for name in ("score", "copies", "pay", "reports_of"):
+        monkeypatch.setattr(transcript, name, counted(name, getattr(transcript, name)))
+    read = Spec.from_json.__func__
+    monkeypatch.setattr(Spec, "from_json", classmethod(counted("spec", read)))
+    rounds.settle("r")
+    assert sorted(calls) == ["copies", "pay", "reports_of", "score", "spec"]
+
+
+# documents
+
+
+def a_journal_of_before():
+    """The journal that an earlier version wrote: a batch with features and one who takes no part, and a market."""
+    lines = (Path(__file__).parent / "journals" / "two_rounds.jsonl").read_text().splitlines()
+    return [Entry(**json.loads(line)) for line in lines]
+
+
+def test_a_ledger_of_an_earlier_version_is_read_and_verified():
+    entries = a_journal_of_before()
+    ledger = Ledger.open("sqlite://")
+    with ledger._engine.begin() as connection:
+        columns = ", ".join(vars(entries[0]))
+        values = ", ".join(f":{name}" for name in vars(entries[0]))
+        connection.execute(sa.text(f"INSERT INTO journal ({columns}) VALUES ({values})"), [vars(e) for e in entries])
+    rounds = Rounds(ledger)
+    assert rounds.verify("b", Head(len(entries), entries[-1].hash)) == [] == rounds.verify("m")
+    batch, market = rounds.settle("b"), rounds.settle("m")
+    assert batch.amounts == {"ann": 104, "bob": 111, "cy": 61, "di": 0}
+    assert batch.payments["bob"].amount == 111 and batch.scores["bob"].score == pytest.approx(0.33559577677224733)
+    assert market.amounts == market.scores.money(300).totals == {"ann": -42, "bob": 85}
+    assert rounds.payment("b", "ann") == (104, 104)
+    ledger.close()
+
+
+def test_what_is_hashed_has_the_bytes_it_always_had(rounds):
+    """The same round again: every entry up to the scores is the one that the earlier version wrote."""
+    before = [e for e in a_journal_of_before() if e.round == "b"]
+    labels = {e.said["agent"]: e.said["content"]["labels"] for e in before if e.kind == "submit"}
+    spec = Spec(
+        "b", tuple(f"t{n}" for n in range(8)), ("cat", "dog"), "10.00", min_tasks=2, significance=1,
+        public=tuple((float(n % 3) / 2,) for n in range(8)), unpaid=("di",),
+    )  # fmt: skip
+    rounds.open(spec, secret="5ec2e7")
+    rounds.fund("b")
+    for agent, said in labels.items():
+        rounds.submit("b", agent, Reports.of([said], tasks=spec.tasks, classes=spec.classes))
+    rounds.seal("b")
+    with rounds.ledger.reading() as journal:
+        again = list(journal.entries())
+    assert again == before[: len(again)] and len(labels) == 4 and again[-1].kind == "seal"
+
+
+def test_documents_of_rounds_are_read_by_type(rounds):
+    rounds.open(BATCH)
+    taken = rounds.submit("r1", "a0", report(labels_of(0)))
+    document = json.loads(json.dumps(taken.to_json()))
+    assert list(document) == ["round", "agent", "commitment", "nonce", "entry", "head"]
+    assert Receipt.from_json(document) == taken
+    for change, says in (
+        ({"entry": "3"}, r"the receipt: expected `int`, got `str` at `\$.entry`"),
+        ({"head": {"count": 1}}, r"missing required field `hash` at `\$.head`"),
+        ({"mood": "good"}, r"something unknown at `\$.mood`"),
+    ):
+        with pytest.raises(InputError, match=says):
+            Receipt.from_json(document | change)
+    with pytest.raises(InputError, match=r"the spec: expected `str`, got `int` at `\$.tasks"):
+        Spec.from_json(BATCH.to_json() | {"tasks": [1, 2]})
+    with pytest.raises(InputError, match="inf is no number"):
+        Spec.from_json(BATCH.to_json() | {"significance": float("inf")})
+    assert list(rounds.show("r1")) == [
+        "format", "round", "state", "digest", "secret_hash", "spec", "submissions", "escrow", "root", "settlement",
+        "head",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"tasks": [1, 2]}, "expected `str`, got `int`"),
+        ({"tasks": "abc"}, "expected `array`, got `str`"),
+        ({"min_tasks": 2.5}, "expected `int`, got `float`"),
+        ({"budget": 100.0}, "expected `str`, got `float`"),
+        ({"truth": ("cat",) * 60}, "expected `int`, got `str`"),
+        ({"significance": float("nan")}, "nan is no number"),
+    ],
+)
+def test_a_spec_of_wrong_types_is_refused_in_a_sentence(rounds, change, says):
+    with pytest.raises(InputError, match=says):
+        rounds.open(dataclasses.replace(BATCH, **change))
+    with pytest.raises(InputError, match="spec is a dict"):
+        rounds.open({"round": "r1"})
+    assert rounds.ledger.head().count == 0
+
+
+def test_a_spec_may_be_given_lists(rounds):
+    rounds.open(dataclasses.replace(BATCH, tasks=list(TASKS), classes=list(CLASSES)))
+    assert rounds.open(BATCH).seq == 2
+    assert rounds.submit("r1", "a0", report(labels_of(0))).agent == "a0"
+    with pytest.raises(InputError, match="a report is a list"):
+        rounds.submit("r1", "a0", labels_of(0).tolist())

@@ -696,23 +696,31 @@ def test_files_beyond_a_gibibyte_are_read_as_shards_where_the_rule_allows(folder
     assert len(asked) == 1
 
 
+# a process inherits an ignored SIGINT (under nohup, say), and would then never end: the child sets its own handler
+INTERRUPTIBLE = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
+
+
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
 def test_an_interrupt_leaves_no_process_behind(folder, how):
     os.mkfifo(folder / "99.csv")  # a shard that whoever reads it waits for
-    command = [sys.executable, "-c", "from verax.cli import main; main()", "score", str(folder / "*"), "--workers", "2"]
+    started = INTERRUPTIBLE + "from verax.cli import main; main()"
+    command = [sys.executable, "-c", started, "score", str(folder / "*"), "--workers", "2"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True) as process:
-        parent = psutil.Process(process.pid)
-        begun = time.monotonic()
-        while sum("spawn_main" in argument for argument in map(globals()["command"], parent.children())) < 2:
-            assert time.monotonic() - begun < 60
-            time.sleep(0.05)
-        time.sleep(0.5)
-        children = parent.children(recursive=True)
-        if how == signal.SIGINT:
-            os.killpg(process.pid, how)
-        else:
-            os.kill(process.pid, how)
-        out, _ = process.communicate(timeout=60)
+        parent, children = psutil.Process(process.pid), []
+        try:
+            begun = time.monotonic()
+            while sum("spawn_main" in argument for argument in map(globals()["command"], parent.children())) < 2:
+                assert time.monotonic() - begun < 60
+                time.sleep(0.05)
+            time.sleep(0.5)
+            children = parent.children(recursive=True)
+            if how == signal.SIGINT:
+                os.killpg(process.pid, how)
+            else:
+                os.kill(process.pid, how)
+            out, _ = process.communicate(timeout=60)
+        finally:
+            process.kill()
         assert out == b""
         assert process.returncode != 0
     assert not psutil.wait_procs(children, timeout=20)[1]

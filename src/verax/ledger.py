@@ -19,7 +19,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -39,6 +39,7 @@ TRANSFERS = ("posted", "pending", "post", "void")
 GENESIS = "0" * 64
 _MOST = 2**63 - 1
 _WAIT_MS = 60_000
+_Sides = tuple[str | None, str | None, int | None]
 
 _metadata = sa.MetaData()
 _journal = sa.Table(
@@ -140,7 +141,7 @@ class Ledger:
         """The ledger of a database URL, or of an SQLite file by its path; made there unless told not to."""
         address = url if "://" in url else f"sqlite:///{Path(url)}"
         try:
-            ledger = cls(_engine(address))
+            ledger = cls(_engine_of(address))
         except exc.ArgumentError:
             raise LedgerError(f"{url!r} is no database address; give a file, or postgresql+psycopg://...") from None
         except exc.NoSuchModuleError:
@@ -151,35 +152,35 @@ class Ledger:
         if not create and address.startswith("sqlite") and file and not Path(file).exists():
             raise LedgerError(f"{file}: no such ledger; open a round first, or check --db")
         try:
-            ledger._prepare(create)
+            ledger._make_table(create)
         except LedgerError:
             ledger.close()
             raise
         return ledger
 
-    def _prepare(self, create: bool) -> None:
+    def _make_table(self, create: bool) -> None:
         """The table and its guards, made once; a lock keeps two first users apart."""
-        engine = self._engine.execution_options(isolation_level="READ COMMITTED") if self._postgres else self._engine
+        engine = self._engine.execution_options(isolation_level="READ COMMITTED") if self._is_postgres else self._engine
         with self._failing_closed(), engine.begin() as connection:
-            if self._postgres:
+            if self._is_postgres:
                 connection.execute(sa.text("SELECT pg_advisory_xact_lock(762178)"))
             if sa.inspect(connection).has_table("journal"):
                 return
             if not create:
                 raise LedgerError("this database holds no ledger; open a round first, or check --db")
             _metadata.create_all(connection)
-            for statement in _guards(engine.dialect.name):
+            for statement in _guard_statements(engine.dialect.name):
                 connection.execute(sa.text(statement))
 
     @property
-    def _postgres(self) -> bool:
+    def _is_postgres(self) -> bool:
         return self._engine.dialect.name == "postgresql"
 
     @contextmanager
     def writing(self) -> Iterator[Journal]:
         """One transaction, alone: everything in it is kept, or nothing."""
         with self._failing_closed(), self._engine.begin() as connection:
-            if self._postgres:
+            if self._is_postgres:
                 # before any snapshot is taken, or a waiting writer would see a stale end of the chain
                 connection.execute(sa.text("LOCK TABLE journal IN EXCLUSIVE MODE"))
             yield Journal(connection)
@@ -205,7 +206,7 @@ class Ledger:
     def balances(self) -> dict[str, int]:
         """What every account has, pending transfers not counted."""
         with self.reading() as journal:
-            return _fold(journal.entries())[0]
+            return _balances_of(journal.entries())
 
     def head(self) -> Head:
         """Where the journal ends."""
@@ -215,7 +216,7 @@ class Ledger:
     def verify(self, *heads: Head) -> list[str]:
         """Fold the whole journal again: every problem in a sentence, [] if there is none."""
         with self.reading() as journal:
-            return _problems(journal.entries(), heads)
+            return _journal_problems(journal.entries(), heads)
 
     def close(self) -> None:
         """Let go of the database."""
@@ -264,23 +265,23 @@ class Journal:
         """Keep a record; the same again is answered as before, another under the same id is refused."""
         if kind in TRANSFERS:
             raise LedgerError(f"{kind!r} is a kind of transfer; use transfer, hold, post or void")
-        return self._append(id, kind, round, body=wire.canonical(body))
+        return self._append(id, kind, round, wire.canonical(body))
 
     def transfer(self, t: Transfer) -> Entry:
         """Move money now."""
-        return self._move(t, "posted", None)
+        return self._move_money(t, "posted", None)
 
     def hold(self, t: Transfer) -> Entry:
         """Hold money until it is posted or voided."""
-        return self._move(t, "pending", None)
+        return self._move_money(t, "pending", None)
 
     def post(self, id: str, pending: str) -> Entry:
         """Move what a pending transfer holds."""
-        return self._settle(id, pending, "post")
+        return self._settle_pending(id, pending, "post")
 
     def void(self, id: str, pending: str) -> Entry:
         """Let go of what a pending transfer holds."""
-        return self._settle(id, pending, "void")
+        return self._settle_pending(id, pending, "void")
 
     def available(self, account: str) -> int:
         """What an account may still spend: its balance less what pending transfers hold."""
@@ -295,7 +296,7 @@ class Journal:
         held = summed(j.debit == account, j.kind == "pending", j.id.not_in(voided))
         return summed(j.credit == account, effective) - summed(j.debit == account, effective) - held
 
-    def _move(self, t: Transfer, kind: str, settles: str | None) -> Entry:
+    def _move_money(self, t: Transfer, kind: str, settles: str | None) -> Entry:
         two = t.debit and t.credit and t.debit != t.credit
         if type(t.amount) is not int or not 0 < t.amount <= _MOST or not two:
             raise LedgerError(
@@ -306,92 +307,70 @@ class Journal:
             raise LedgerError(
                 f"{t.debit!r} has {self.available(t.debit)} to spend and {t.amount} are asked; fund it first"
             )
-        return self._append(t.id, kind, t.round, t.debit, t.credit, t.amount, settles, wire.canonical({"code": t.code}))
+        body = wire.canonical({"code": t.code})
+        return self._append(t.id, kind, t.round, body, (t.debit, t.credit, t.amount), settles)
 
-    def _settle(self, id: str, pending: str, kind: str) -> Entry:
+    def _settle_pending(self, id: str, pending: str, kind: str) -> Entry:
         held = self.get(pending)
         if held is None or held.kind != "pending" or held.debit is None or held.credit is None or held.amount is None:
             raise LedgerError(f"{pending!r} is no pending transfer; hold it first")
-        t = Transfer(id, held.debit, held.credit, held.amount, held.said["code"], held.round)
         if kind == "post":
-            return self._move(t, kind, pending)
-        return self._append(id, kind, t.round, t.debit, t.credit, t.amount, pending, held.body)
+            t = Transfer(id, held.debit, held.credit, held.amount, held.said["code"], held.round)
+            return self._move_money(t, kind, pending)
+        return self._append(id, kind, held.round, held.body, (held.debit, held.credit, held.amount), pending)
 
     def _append(
-        self,
-        id: str,
-        kind: str,
-        round: str,
-        debit: str | None = None,
-        credit: str | None = None,
-        amount: int | None = None,
-        settles: str | None = None,
-        body: str = "{}",
+        self, id: str, kind: str, round: str, body: str, sides: _Sides = (None, None, None), settles: str | None = None
     ) -> Entry:
         head = self.head()
-        entry = Entry(head.count + 1, id, kind, round, debit, credit, amount, settles, body, "")
+        entry = Entry(head.count + 1, id, kind, round, *sides, settles, body, "")
         known = self.get(id)
         if known is not None:
             if known.content != entry.content:
                 raise ConflictError(f"{id!r} was recorded before with other content; use another key")
             return known
-        if settles is not None and self._settled(settles):
+        if settles is not None and self._is_settled(settles):
             raise ConflictError(f"{settles!r} is settled already; nothing was recorded")
         values = asdict(entry) | {"hash": entry.sealed_by(head.hash)}
         self._connection.execute(_journal.insert().values(**values))
         return Entry(**values)
 
-    def _settled(self, pending: str) -> bool:
-        return (
-            self._connection.execute(sa.select(_journal.c.id).where(_journal.c.settles == pending)).first() is not None
-        )
+    def _is_settled(self, pending: str) -> bool:
+        return self._connection.scalar(sa.select(_journal.c.id).where(_journal.c.settles == pending)) is not None
 
 
-def _fold(entries: Iterator[Entry]) -> tuple[dict[str, int], dict[str, int]]:
-    """Balances, and what is still held, by account."""
+def _balances_of(entries: Iterable[Entry]) -> dict[str, int]:
     balance: dict[str, int] = defaultdict(int)
-    held: dict[str, int] = defaultdict(int)
     for e in entries:
-        if e.amount is None or e.debit is None or e.credit is None:
-            continue
-        if e.kind in ("posted", "post"):
+        if e.kind in ("posted", "post") and e.amount is not None and e.debit is not None and e.credit is not None:
             balance[e.debit] -= e.amount
             balance[e.credit] += e.amount
-        if e.kind in ("post", "void"):
-            held[e.debit] -= e.amount
-        if e.kind == "pending":
-            held[e.debit] += e.amount
-    return dict(sorted(balance.items())), dict(held)
+    return dict(sorted(balance.items()))
 
 
-def _problems(entries: Iterator[Entry], heads: tuple[Head, ...]) -> list[str]:
+def _journal_problems(entries: Iterator[Entry], heads: tuple[Head, ...]) -> list[str]:
     found: list[str] = []
-    previous, count, hashes, ids = GENESIS, 0, {0: GENESIS}, {}
+    previous, count, hashes = GENESIS, 0, {0: GENESIS}
     open_: dict[str, Entry] = {}
-    kept: list[Entry] = []
+    kept: dict[str, Entry] = {}
     for count, e in enumerate(entries, start=1):
         if e.seq != count:
             return [*found, f"entry {count} is missing or out of order: number {e.seq} stands there"]
         if e.hash != e.sealed_by(previous):
-            return [
-                *found,
-                f"entry {e.seq} ({e.id!r}) is not what was recorded: its hash does not follow from entry {count - 1}",
-            ]
-        if e.id in ids:
+            said = f"entry {e.seq} ({e.id!r}) is not what was recorded"
+            return [*found, f"{said}: its hash does not follow from entry {count - 1}"]
+        if e.id in kept:
             found.append(f"entry {e.seq} repeats the id {e.id!r}")
         found += _side_problems(e, open_)
-        previous, hashes[count], ids[e.id] = e.hash, e.hash, e
-        kept.append(e)
-    for account, amount in _fold(iter(kept))[0].items():
-        if account != HOUSE and amount < 0:
-            found.append(f"account {account!r} is at {amount}, below 0")
-    for head in heads:
-        if hashes.get(head.count) != head.hash:
-            found.append(
-                f"a receipt names entry {head.count} with another hash: the journal was cut or rewritten "
-                f"(it has {count} entries now)"
-            )
-    return found
+        previous, hashes[count] = e.hash, e.hash
+        kept[e.id] = e
+    below = [(a, n) for a, n in _balances_of(kept.values()).items() if a != HOUSE and n < 0]
+    found += [f"account {account!r} is at {amount}, below 0" for account, amount in below]
+    return found + [
+        f"a receipt names entry {head.count} with another hash: the journal was cut or rewritten "
+        f"(it has {count} entries now)"
+        for head in heads if hashes.get(head.count) != head.hash
+    ]  # fmt: skip
 
 
 def _side_problems(e: Entry, open_: dict[str, Entry]) -> Iterator[str]:
@@ -408,7 +387,7 @@ def _side_problems(e: Entry, open_: dict[str, Entry]) -> Iterator[str]:
             yield f"entry {e.seq} ({e.id!r}) settles {e.settles!r}, which is not pending with the same sides"
 
 
-def _engine(address: str) -> sa.Engine:
+def _engine_of(address: str) -> sa.Engine:
     if not address.startswith("sqlite"):
         return sa.create_engine(address, isolation_level="SERIALIZABLE", pool_pre_ping=True)
     memory = sa.make_url(address).database in (None, "", ":memory:")
@@ -431,7 +410,7 @@ def _on_connect(connection: Any, _: Any) -> None:
         connection.execute(f"PRAGMA {pragma}")
 
 
-def _guards(dialect: str) -> list[str]:
+def _guard_statements(dialect: str) -> list[str]:
     """Triggers that refuse to change or remove an entry."""
     refuse = "the journal is append-only"
     if dialect == "sqlite":

@@ -212,10 +212,12 @@ def market(
     """
     if not isinstance(submissions, Submissions):
         raise InputError(f"submissions is a {type(submissions).__name__}; give verax.market.Submissions")
+    if not isinstance(survey, Reports | None):
+        raise InputError(f"survey is a {type(survey).__name__}; give Reports, of all that were surveyed")
     chosen = _priced_rule(rule, sign, floor, scale)
     _check_closing(truth, survey, seed, keep_both, chosen)
     options, reports, closing = Options(chosen, sign=sign), submissions.reports, None
-    if not chosen.needs_rows:
+    if not chosen.needs_rows and not chosen.own:  # one's own may look at rows where there are any
         reports = replace(reports, probabilities=None)
     if initial is not None:
         reports = _followed_by(reports, initial)
@@ -359,7 +361,8 @@ def _check_closing(truth: object, survey: Reports | None, seed: str | None, keep
     if survey is None and (seed is not None or keep_both):
         raise OptionError("a seed and keeping both are for surveys, and the truth closes this; leave them out")
     if survey is not None and rule.truth_only:
-        raise OptionError(f"rule {rule.name} needs the truth; close by it, or use zero-one, ca, ce, brier or pmi")
+        able = ", ".join(r.name for r in RULES.values() if not r.truth_only)
+        raise OptionError(f"rule {rule.name} needs the truth; close by it, or use one of {able}")
     if survey is not None and len(survey.agents) > 1 and seed is None:
         raise OptionError(f"one of {len(survey.agents)} surveys is to be drawn; give a seed of hexadecimal digits")
 

@@ -81,13 +81,13 @@ def exact(number: Number, what: str) -> Fraction:
     return Fraction(_decimal_of(above, what)) / under
 
 
-def is_whole(number: object) -> bool:
-    """Whether it is an integer, 0 or more.
+def is_whole(*numbers: object) -> bool:
+    """Whether all are integers, 0 or more.
 
-    >>> is_whole(3), is_whole(True), is_whole(3.0)
+    >>> is_whole(3, 0), is_whole(True), is_whole(3.0)
     (True, False, False)
     """
-    return isinstance(number, int) and not isinstance(number, bool) and number >= 0
+    return all(isinstance(n, int) and not isinstance(n, bool) and n >= 0 for n in numbers)
 
 
 def _decimal_of(number: str | int | Decimal, what: str) -> Decimal:

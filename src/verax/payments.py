@@ -23,9 +23,9 @@ from verax.schemes import (
     Line,
     Participant,
     bias_of_clipping,
-    clipping_bias,
     is_finite,
     line_amounts,
+    participants_of,
     pot_amounts,
     split_equally,
     terms_of,
@@ -75,7 +75,7 @@ class Payments(wire.Document, format=wire.PAYMENTS):
 
     def __post_init__(self) -> None:
         amounts = [self.residue, *(p.amount for p in self.payments)]
-        if not all(is_whole(amount) for amount in [self.scale, self.budget, *amounts]):
+        if not is_whole(self.scale, self.budget, *amounts):
             raise InputError("an amount is not a whole number of minor units, 0 or more; make the payments again")
         if self.scale > MOST_PLACES:
             raise InputError(f"a minor unit has {self.scale} digits; at most {MOST_PLACES} can be: make them again")
@@ -116,17 +116,17 @@ class Payments(wire.Document, format=wire.PAYMENTS):
         return to_frame({"agent": agents, "amount": amounts, "paid": [self.text(amount) for amount in amounts]})
 
     def __str__(self) -> str:
-        left, right = (max(6, *(len(row[side]) for row in self._rows())) for side in (0, 1))
-        table = [f"{agent:{left}}  {amount:>{right}}" for agent, amount in [("agent", "amount"), *self._rows()]]
-        return "\n".join([self._caption(), *table])
+        left, right = (max(6, *(len(row[side]) for row in self._written_rows())) for side in (0, 1))
+        table = [f"{agent:{left}}  {amount:>{right}}" for agent, amount in [("agent", "amount"), *self._written_rows()]]
+        return "\n".join([self._table_caption(), *table])
 
     def _repr_html_(self) -> str:
-        return html_table(self._caption(), ("agent", "amount"), self._rows())
+        return html_table(self._table_caption(), ("agent", "amount"), self._written_rows())
 
-    def _caption(self) -> str:
+    def _table_caption(self) -> str:
         return f"{self.scheme}, budget {self.text(self.budget)} {self.currency}"
 
-    def _rows(self) -> list[tuple[str, str]]:
+    def _written_rows(self) -> list[tuple[str, str]]:
         return [*((p.agent, self.text(p.amount)) for p in self), ("(back)", self.text(self.residue))]
 
 
@@ -174,21 +174,17 @@ def pay(
     bounds, line = terms_of(scheme, scores.mechanism, rule, base, rate)
     clips = scheme != "affine" and (bounds is None or bounds.low < 0)
     least = _least_tasks(min_tasks)
-    participants = [_participant(scores, group, least, clips) for group in _groups(scores, clusters)]
+    participants = participants_of(_paid_groups(scores, clusters), scores.tasks, least, clips=clips)
     uncapped = pot_amounts(total, participants) if line is None else line_amounts(total, participants, line)
     amounts = [min(amount, limit) for amount in uncapped]
     paid = {agent: amount for p, a in zip(participants, amounts, strict=True) for agent, amount in split_equally(p, a)}
     bias = bias_of_clipping(total, participants, line) if scheme != "affine" else {}
     told = _Told(scores, participants, total, uncapped, limit, least, places, currency, bias if clips else None)
+    agents, rest = [s.agent for s in scores.scores], total - sum(amounts)
+    due = tuple(Payment(agent, paid.get(agent, 0)) for agent in agents)
+    notes = tuple(told.notes(scheme, line))
     return Payments(
-        scheme,
-        currency,
-        places,
-        total,
-        total - sum(amounts),
-        tuple(Payment(s.agent, paid.get(s.agent, 0)) for s in scores.scores),
-        tuple(told.notes(scheme, line)),
-        {s.agent: bias.get(s.agent, 0.0) for s in scores.scores},
+        scheme, currency, places, total, rest, due, notes, {agent: bias.get(agent, 0.0) for agent in agents}
     )
 
 
@@ -234,7 +230,7 @@ def _copied_pairs(certificates: Any) -> Iterator[tuple[str, str]]:
             yield from ((agent, one), (one, other))
 
 
-def _groups(scores: Scores, clusters: Any) -> list[list[Score]]:
+def _paid_groups(scores: Scores, clusters: Any) -> list[list[Score]]:
     """Every agent once: alone, or with the copies it is paid with."""
     score_of = {s.agent: s for s in scores.scores}
     seen: set[str] = set()
@@ -261,17 +257,6 @@ def _sets_of_names(clusters: Any) -> list[set[str]]:
         if isinstance(cluster, str) or not isinstance(cluster, Collection):
             raise InputError(f"a cluster is the text {cluster!r}; give a list of the names of agents")
     return [set(cluster) for cluster in found]
-
-
-def _participant(scores: Scores, group: Sequence[Score], least: int, clips: bool) -> Participant:
-    names = tuple(s.agent for s in group)
-    able = [s for s in group if s.score is not None and s.tasks >= least]
-    if not able:
-        return Participant(names[0], (), names, None, 0.0)
-    # score times coverage: the sum over all tasks with 0 for an abstention, so a hard task left out gains nothing
-    value, best = max(((Fraction(s.score or 0) * s.tasks / scores.tasks, s) for s in able), key=lambda x: x[0])
-    noise = clipping_bias(best.score or 0.0, best.stderr or 0.0) * best.tasks / scores.tasks if clips else 0.0
-    return Participant(names[0], tuple(s.agent for s in able), names, value, noise)
 
 
 @dataclass(frozen=True)

@@ -330,7 +330,8 @@ def _require_step(journal: Journal, round: str, step: str) -> None:
 
 def _live_submissions(journal: Journal, spec: Spec) -> list[tuple[str, Mapping[str, Any]]]:
     """The submissions that count: in a batch each agent's last, by name; in a market all, in order."""
-    taken = [(said["agent"], said["content"]) for e in journal.entries(spec.round, "submit") if (said := e.said)]
+    bodies = [e.said for e in journal.entries(spec.round, "submit")]
+    taken = [(body["agent"], body["content"]) for body in bodies]
     return taken if spec.kind == "market" else sorted(dict(taken).items())
 
 
@@ -353,7 +354,7 @@ def _recorded_settlement(journal: Journal, spec: Spec) -> Settlement:
     entry = journal.get(f"{spec.round}:score")
     assert entry is not None
     _ = spec.chosen  # a market's document is checked against what its rule can give
-    return Settlement.from_json(entry.said).of(spec)
+    return Settlement.recorded(spec, entry.said)
 
 
 def _posted_amounts(journal: Journal, round: str) -> dict[str, int]:

@@ -7,12 +7,12 @@ as they stand, so every machine pays the same. What clipping at 0 adds is told b
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
 from verax.errors import OptionError
-from verax.mechanisms import Mechanism
+from verax.mechanisms import Mechanism, Score
 from verax.money import Number, exact
 from verax.rules import Rule, RuleFunction, resolve
 
@@ -112,11 +112,13 @@ def value_bounds(rule: Rule) -> tuple[float, float] | None:
     >>> value_bounds(Rule("mine", float, low=0.5, high=2.0))
     (0.0, 2.0)
     """
-    if rule.bounds is None:
+    if rule.low is None or rule.high is None:
         return None
-    low, high = rule.bounds
-    if not all(is_finite(end) for end in (low, high)) or not low < high:
-        raise OptionError(f"rule {rule.name!r} has bounds {low!r} and {high!r}; give a number and a higher number")
+    if not (is_finite(rule.low) and is_finite(rule.high) and rule.low < rule.high):
+        raise OptionError(
+            f"rule {rule.name!r} has bounds {rule.low!r} and {rule.high!r}; give two numbers, the lower first"
+        )
+    low, high = rule.bounds or (0.0, 0.0)
     return min(0.0, low), max(0.0, high)
 
 
@@ -175,6 +177,24 @@ def _affine_line(rule: str, bounds: Bounds, base: Number | None, rate: Number | 
             f"the budget; keep that within 0 and 1, such as base {-safe * bounds.low} and rate {safe}"
         )
     return Line(intercept, slope, bounds)
+
+
+def participants_of(groups: Iterable[Sequence[Score]], tasks: int, least: int, *, clips: bool) -> list[Participant]:
+    """Each group of copies as one; only members with a score and the least number of tasks can be paid.
+
+    Value is score times coverage: the sum over all tasks, 0 for an abstention, so a hard task left out gains nothing.
+    """
+    found = []
+    for group in groups:
+        names = tuple(s.agent for s in group)
+        able = [(Fraction(s.score) * s.tasks / tasks, s) for s in group if s.score is not None and s.tasks >= least]
+        if not able:
+            found.append(Participant(names[0], (), names, None, 0.0))
+            continue
+        value, best = max(able, key=lambda x: x[0])
+        noise = clipping_bias(best.score or 0.0, best.stderr or 0.0) * best.tasks / tasks if clips else 0.0
+        found.append(Participant(names[0], tuple(s.agent for _, s in able), names, value, noise))
+    return found
 
 
 def line_amounts(total: int, participants: Sequence[Participant], line: Line) -> list[int]:

@@ -121,10 +121,10 @@ class Settlement(wire.Document):
     another stand there with one score; what is not significant, where the spec asks for that, has none. `copies`
     are the certificates that made copies one participant; `payments` is None in a market.
 
-    >>> spec = Spec("r1", ("t1", "t2", "t3"), ("cat", "dog"), "9.00", min_tasks=2)
+    >>> spec = Spec("r1", ("t1", "t2", "t3"), ("cat", "dog"), "9.00", scheme="proportional", min_tasks=2)
     >>> found = settlement(spec, [("ann", {"labels": [0, 1, 0]}), ("bob", {"labels": [0, 1, 1]})], "", "")
     >>> found.amounts, found.scores["ann"].score, found.payments["bob"].amount
-    ({'ann': 150, 'bob': 150}, 0.3333333333333333, 150)
+    ({'ann': 450, 'bob': 450}, 0.3333333333333333, 450)
     >>> Settlement.from_json(found.to_json()).scores == found.scores
     True
     """
@@ -142,14 +142,20 @@ class Settlement(wire.Document):
             kind = Market if self.scores.get("format") == wire.MARKET else Scores
             object.__setattr__(self, "scores", kind.from_json(self.scores))
 
-    def of(self, spec: Spec) -> Settlement:
-        """This settlement with its amounts as the Payments of a round that asked this."""
-        if spec.kind == "market":
-            return self
-        budget, paid = spec.minor(), tuple(Payment(agent, amount) for agent, amount in self.amounts.items())
-        rest = budget - sum(self.amounts.values())
-        made = Payments(spec.scheme, spec.currency, scale_of(spec.currency), budget, rest, paid, self.notes)
-        return replace(self, payments=made)
+    @classmethod
+    def recorded(cls, spec: Spec, document: Any) -> Settlement:
+        """A settlement as a ledger keeps it, of a round that asked this."""
+        found = cls.from_json(document)
+        return replace(found, payments=_payments_of(spec, found.amounts, found.notes))
+
+
+def _payments_of(spec: Spec, amounts: Mapping[str, int], notes: tuple[str, ...] = ()) -> Payments | None:
+    """The amounts of a batch as payments out of its budget."""
+    if spec.kind == "market":
+        return None
+    budget, each = spec.minor(), tuple(Payment(agent, amount) for agent, amount in amounts.items())
+    rest = budget - sum(amounts.values())
+    return Payments(spec.scheme, spec.currency, scale_of(spec.currency), budget, rest, each, notes)
 
 
 def digest_of(document: Any) -> str:
@@ -230,7 +236,7 @@ def settlement(spec: Spec, submissions: Sequence[tuple[str, Content]], secret: s
     nothing = dict.fromkeys(everybody.agents, 0)
     reports = everybody.only(*(i for i, agent in enumerate(everybody.agents) if agent not in spec.unpaid))
     if spec.unpaid and len(reports.agents) < (2 if truth is None else 1):
-        return Settlement(nothing, None, secret, root).of(spec)
+        return Settlement(nothing, None, secret, root, payments=_payments_of(spec, nothing))
     twins = [c for c in copies(reports, 0.95) if c.verdict == "fails"] if spec.copies else []
     groups = clusters_of(twins) if twins else []
     alike = _first_of_each(reports.agents, groups)
@@ -239,14 +245,16 @@ def settlement(spec: Spec, submissions: Sequence[tuple[str, Content]], secret: s
         reports.only(*sorted({*alike.values()})), truth,
         rule=spec.chosen, over=spec.over, sign=spec.sign, seed=seed, backend="numpy",
     )  # fmt: skip
-    shared = tuple(replace(found[reports.agents[i]], agent=agent) for agent, i in alike.items())
+    place = dict(zip(sorted({*alike.values()}), found.scores, strict=True))
+    shared = tuple(replace(place[i], agent=agent) for agent, i in alike.items())
     scores = _payable_scores(replace(found, scores=shared), spec)
     paid = pay(
         scores, budget=spec.budget, currency=spec.currency, scheme=spec.scheme, min_tasks=spec.min_tasks,
         clusters=groups, rule=spec.chosen,
     )  # fmt: skip
     amounts = nothing | {p.agent: p.amount for p in paid}
-    return Settlement(amounts, scores, secret, root, tuple(twins), paid.notes).of(spec)
+    due = _payments_of(spec, amounts, paid.notes)
+    return Settlement(amounts, scores, secret, root, tuple(twins), paid.notes, due)
 
 
 def _first_of_each(agents: Sequence[str], groups: Sequence[set[str]]) -> dict[str, int]:

@@ -8,6 +8,7 @@ refused in a sentence that says where it stands.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import math
 from collections.abc import Mapping
@@ -29,6 +30,7 @@ _MADE_BY = {
 MOST_CHARACTERS = 2**30
 MOST_DEEP = 64
 _PLAIN = {int, str, bool, type(None)}  # a list of these is JSON as it is, and may be long
+_NESTED = {dict, list}
 T = TypeVar("T")
 
 
@@ -154,9 +156,10 @@ def text_of(value: Any, **how: Any) -> str:
     return json.dumps(document, allow_nan=False, **({"indent": 1} | how)) + "\n"
 
 
-def canonical(value: Any) -> str:
-    """The one text that is hashed: ASCII, keys in order, no blanks."""
-    return json.dumps(plain(value), ensure_ascii=True, sort_keys=True, separators=(",", ":"), allow_nan=False)
+# the one text that is hashed: ASCII, keys in order, no blanks
+canonical = functools.partial(
+    json.dumps, default=plain, ensure_ascii=True, sort_keys=True, separators=(",", ":"), allow_nan=False
+)
 
 
 def parsed(text: str | bytes, source: str = "the text", most: int = MOST_CHARACTERS) -> Any:
@@ -181,10 +184,10 @@ def parsed(text: str | bytes, source: str = "the text", most: int = MOST_CHARACT
 
 
 def _deeper(value: Any, most: int) -> bool:
-    level = [value]
+    level = [value] if type(value) in _NESTED else []
     for _ in range(most):
-        level = [inner for each in level if isinstance(each, dict | list)
-                 for inner in (each.values() if isinstance(each, dict) else each)]  # fmt: skip
+        level = [inner for each in level for inner in (each.values() if type(each) is dict else each)
+                 if type(inner) in _NESTED]  # fmt: skip
         if not level:
             return False
     return True
