@@ -19,6 +19,7 @@ import json
 import os
 import platform
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -26,13 +27,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "paper"))
 os.environ.update({f"{name}_NUM_THREADS": "1" for name in ("OMP", "OPENBLAS", "MKL", "NUMBA")})
 
 import numpy as np
+from simulated import Client, average, initial, predict
 
 import verax
 from verax.echo import echo_test, public_features
-from verax.lab.federation import Client, average, initial, predict
 
 CLIENTS, POOL, WIDTH, CLASSES = 100, 10_000, 784, 10
 QUIET = 1.5  # load above which a time says little

@@ -17,7 +17,7 @@ from matplotlib.lines import Line2D
 
 import verax
 from verax.audit.evidence import spearman
-from verax.lab.datasets import test_labels
+from verax.reproduce.datasets import test_labels
 from verax.rules import FLOOR
 
 RULES = {"zero-one": {}, "ca": {"sign": "split"}, "ce": {}, "brier": {}, "pmi": {}}

@@ -22,7 +22,7 @@ from itertools import groupby, pairwise
 from pathlib import Path
 
 HERE = Path(__file__).parent
-RECORDED = HERE.parent / "src" / "verax" / "lab" / "recorded"
+RECORDED = HERE.parent / "src" / "verax" / "reproduce" / "recorded"
 FEDERATION = HERE.parent / "docs" / "federation.md"
 OVERHEAD = HERE.parent / "benchmarks" / "results" / "federation.json"
 STUDIES = ("accuracy", "collusion", "market", "hybrid", "overconfidence", "learned_sign", "federation")

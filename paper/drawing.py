@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 HERE = Path(__file__).parent
-RECORDED = HERE.parent / "src" / "verax" / "lab" / "recorded"
+RECORDED = HERE.parent / "src" / "verax" / "reproduce" / "recorded"
 
 # Okabe and Ito's colours, told apart by colour-blind readers too; markers and dashes say the same in grey.
 BLUE, ORANGE, GREEN, RED = "#0072B2", "#E69F00", "#009E73", "#D55E00"

@@ -21,25 +21,16 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import numpy as np
+import riders
 from drawing import BLACK, BLUE, GREEN, HERE, ORANGE, RED, labelled, leave, panels
 from scipy.stats import spearmanr
+from simulated import Client, average, clients, federate, initial, pair_scores, predict, train
 
 import verax
 from verax.echo import kinships, public_features, standing
-from verax.public import Public
-from verax.lab import riders
-from verax.lab.datasets import load
-from verax.lab.federation import (
-    Client,
-    average,
-    clients,
-    federate,
-    initial,
-    pair_scores,
-    predict,
-    train,
-)
 from verax.payments import clusters_of, pay
+from verax.public import Public
+from verax.reproduce.datasets import load
 
 ROUNDS, HONEST, CLASSES = 8, 9, 10
 SKEWS = {"IID": None, "Dirichlet 0.3": 0.3}
@@ -303,7 +294,7 @@ def _copied(labels, over):
         ]
 
     twice = np.vstack([labels, labels[3]])
-    groups = clusters_of(verax.audit(verax.Reports.of(labels=twice, classes=range(CLASSES))).to_json())
+    groups = clusters_of(verax.audit(verax.Reports.of(labels=twice, classes=range(CLASSES))))
     alone, without = got(labels)[3], got(twice)
     # Paid as one: the group's share of the budget is one seat's, and a copy is no peer.
     kept = [i for i in range(len(twice)) if not any(str(i) in g and str(i) != min(g, key=int) for g in groups)]

@@ -12,8 +12,8 @@ reports that it can make of what it holds and of the hypothesis before, beside t
 import numpy as np
 from drawing import BLACK, COLOURS, DASHES, MARKERS, labelled, leave, options, panels, population
 
-from verax.lab.datasets import test_labels
 from verax.market import Submissions, deviation_bound, market
+from verax.reproduce.datasets import test_labels
 
 SEED, ORDERS, UNIT = 3, 4, 1_000_000
 SURVEYS = np.arange(2, 51)

@@ -12,7 +12,7 @@ import numpy as np
 from drawing import BLACK, COLOURS, DASHES, RECORDED, labelled, leave, options, panels, recorded
 
 from verax import Joint, rules
-from verax.lab.datasets import test_labels
+from verax.reproduce.datasets import test_labels
 
 AGENT, PEER = "cifar10-cnn13-1", "cifar10-resnet34-0"
 EXPONENTS = np.unique(np.append(np.geomspace(0.05, 20, 79), [1, 2]))

@@ -33,8 +33,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from verax.lab.agents import Recipe, paper_recipes, predict, predict_attacked, train
-from verax.lab.datasets import load
+from verax.reproduce.agents import Recipe, paper_recipes, predict, predict_attacked, train
+from verax.reproduce.datasets import load
 
 VARIANTS: dict[str, dict[str, Any]] = {
     "rebuilt": {"rebuilt": True},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import doctest
 import importlib
 import json
 from concurrent.futures import ThreadPoolExecutor
@@ -9,12 +10,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import riders
+import simulated
+from simulated import average, clients, federate, initial, pair_scores, predict, train
 
 import verax
 from verax.echo import echo_test, kinships, perturbed, public_features, standing, stepped
 from verax.errors import InputError, OptionError
-from verax.lab import riders
-from verax.lab.federation import average, clients, federate, initial, pair_scores, predict, train
+
+
+@pytest.mark.parametrize("module", [riders, simulated])
+def test_the_examples_of_the_simulated_federation_are_right(module):
+    assert doctest.testmod(module).failed == 0
 
 
 def blobs(rng, n, classes=4, width=100):
@@ -231,7 +238,6 @@ def test_relabelling_and_constants_say_what_they_should(played):
 
 def test_the_study_runs_from_end_to_end_on_small_worlds(tmp_path, monkeypatch, capsys):
     pytest.importorskip("matplotlib", reason="the study draws with matplotlib")
-    monkeypatch.syspath_prepend(Path(__file__).parents[1] / "paper")
     study = importlib.import_module("federation")
 
     def small(name, folder):

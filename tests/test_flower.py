@@ -18,8 +18,8 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg, FedMedian
 from flwr.supercore.task_identity import TaskIdentity
 
+from verax.adapters.flower import Outcome, PaidStrategy, Payroll
 from verax.errors import InputError, OptionError
-from verax.flower import Outcome, PaidStrategy, Payroll
 from verax.ledger import Ledger
 from verax.rounds import Rounds
 
@@ -122,6 +122,26 @@ def test_the_first_round_pays_work_and_pays_an_echo_nothing(tmp_path):
     assert rounds.payment("federation-1", "1") == (outcome.amounts["1"],) * 2
     text = (tmp_path / "pages" / "round-1.html").read_text()
     assert "federation, round 1" in text and "<h2>Scores</h2>" in text and "<h2>Payments</h2>" in text
+
+
+def distracted(number):
+    """Learns from 20 images, so that it has errors of its own."""
+    x, y = task.partition(number, 8)
+    return lambda message: replied(message, task.trained(sent(message), x[:20], y[:20], steps=100))
+
+
+def test_the_table_shows_the_scores_that_were_paid_by_where_clients_are_copies(tmp_path):
+    """A client's copies are peers that agree with it: a plain score of theirs is not what the ledger pays by."""
+    clients = {i + 1: distracted(i) for i in range(5)} | {i: distracted(4) for i in (6, 7)} | {8: echo}
+    paid = strategy(pool=500, payroll=Payroll(str(tmp_path / "r.db"), budget="100.00"))
+    run(paid, clients)
+    (outcome,) = paid.outcomes
+    assert outcome.unpaid.keys() == {"8"} and "near-duplicate" in outcome.table()
+    settled = Rounds(Ledger.open(str(tmp_path / "r.db"))).show("federation-1")["settlement"]
+    paid_by = {s["agent"]: s["score"] for s in settled["scores"]["scores"]}
+    assert {s.agent: s.score for s in outcome.scores.scores} == paid_by
+    by_amount = sorted("1234", key=lambda agent: -outcome.amounts[agent])
+    assert [s.agent for s in outcome.scores.ranked() if s.agent in "1234"] == by_amount
 
 
 def test_paying_twice_for_the_same_round_pays_once(tmp_path):

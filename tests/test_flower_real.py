@@ -324,7 +324,7 @@ def certificates(folder: Path) -> tuple[Path, Path, Path]:
 
 
 def node_keys(folder: Path, number: int) -> tuple[Path, Path, str]:
-    """A SuperNode's private and public key as OpenSSH writes them, and the name that `verax.flower` gives it."""
+    """A SuperNode's private and public key as OpenSSH writes them, and the name that the strategy gives it."""
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric import ec
 

@@ -96,7 +96,7 @@ def test_the_recorded_federation_study_shows_what_it_says(broken, tmp_path):
 
 
 def test_labels_laid_out_from_the_archive_are_the_data_sets(tmp_path, data):
-    from verax.lab.datasets import test_labels
+    from verax.reproduce.datasets import test_labels
 
     if not (SHARED / "cifar10.tar.xz").exists():
         pytest.skip(f"{SHARED} is not there")

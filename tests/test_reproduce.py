@@ -17,14 +17,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import sampled
 from typer.testing import CliRunner
 
 from verax import misreport, rules
 from verax.cli import app
 from verax.errors import ExtraMissing, InputError, OptionError
 from verax.joint import Joint
-from verax.lab import datasets, experiments, figures
-from verax.lab.experiments import Options
+from verax.reproduce import datasets, experiments, figures
+from verax.reproduce.experiments import Options
 
 SHARED = Path(__file__).parents[2] / "shared" / "data"
 drawing = pytest.mark.skipif(importlib.util.find_spec("matplotlib") is None, reason="matplotlib is not installed")
@@ -197,8 +198,8 @@ def test_a_curve_does_not_depend_on_which_others_are_asked_for(recorded, labels)
 def test_sampling_algorithm_1_adds_the_error_that_is_said(recorded):
     rng = np.random.default_rng(2)
     rows, reference = np.eye(10)[recorded["cifar10", "W"].labels[:500]], recorded["cifar10", "S"].labels[:500]
-    cost = experiments.sampled_cost(rows, reference)
-    draws = np.array([experiments.sampled(rows, reference, rng=rng) for _ in range(2000)])
+    cost = sampled.sampled_cost(rows, reference)
+    draws = np.array([sampled.sampled(rows, reference, rng=rng) for _ in range(2000)])
     assert draws.mean() == pytest.approx(cost.score, abs=5 * cost.extra / math.sqrt(2000))
     assert draws.std() == pytest.approx(cost.extra, rel=5 / math.sqrt(4000))
     assert cost.extra / math.sqrt(cost.repeats) <= 0.01 * cost.stderr < cost.extra / math.sqrt(cost.repeats - 1)
@@ -210,7 +211,7 @@ def test_penalty_moments_are_those_of_the_triple_loop():
     slow = [
         np.mean([rows[p, g[q]] for p in range(7) for q in range(7) if len({n, p, q}) == 3]) for n in range(7)
     ]  # fmt: skip
-    assert experiments._penalty_moments(rows, g) == pytest.approx(slow)
+    assert sampled._penalty_moments(rows, g) == pytest.approx(slow)
 
 
 @drawing
@@ -340,7 +341,7 @@ def test_without_matplotlib_or_torch_the_extra_is_named(monkeypatch, tmp_path):
 def test_the_numbers_need_neither_torch_nor_matplotlib():
     code = (
         "import sys\n"
-        "from verax.lab import experiments, figures, datasets\n"
+        "from verax.reproduce import experiments, figures, datasets\n"
         "experiments.curves(3, experiments.load(0), None, experiments.Options(runs=1))\n"
         "print([m for m in ('torch', 'matplotlib') if m in sys.modules])\n"
     )

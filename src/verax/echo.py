@@ -84,27 +84,27 @@ def public_features(
     rng = np.random.default_rng(rng_seed)
     previous = list(earlier[:-3:-1])
     moved = [stepped(broadcast, previous[0], step) for step in steps] if previous else []
-    said = [_said(predict(model, pool)) for model in (broadcast, *previous, *moved)]
+    said = [_labels_and_rows(predict(model, pool)) for model in (broadcast, *previous, *moved)]
     found = [column for rows in said for column in rows]
     around = [(broadcast, copies, noise)]
     if previous:
         few = max(1, copies * 3 // 8)
         around += [(model, few, noise[1:3]) for model in (previous[0], stepped(broadcast, previous[0], 1.0))]
     for model, number, levels in around:
-        found += [_mean([_said(predict(perturbed(model, level, rng), pool))[0] for _ in range(number)])
+        found += [_mean_table([_labels_and_rows(predict(perturbed(model, level, rng), pool))[0] for _ in range(number)])
                   for level in levels]  # fmt: skip
     for group in imitations:
-        labels, rows = zip(*(_said(predict(model, pool)) for model in group), strict=True)
-        found += [_mean(labels), _mean(rows)]
+        labels, rows = zip(*(_labels_and_rows(predict(model, pool)) for model in group), strict=True)
+        found += [_mean_table(labels), _mean_table(rows)]
     return np.concatenate(found, axis=1).astype(np.float64)
 
 
-def _said(rows: Floats) -> tuple[Floats, Floats]:
+def _labels_and_rows(rows: Floats) -> tuple[Floats, Floats]:
     """Labels, one-hot, and probabilities."""
     return np.eye(rows.shape[1], dtype=rows.dtype)[rows.argmax(1)], rows
 
 
-def _mean(tables: Sequence[Floats]) -> Floats:
+def _mean_table(tables: Sequence[Floats]) -> Floats:
     return np.asarray(sum(tables) / len(tables))
 
 
@@ -176,14 +176,14 @@ def kinships(
            [4., 4., 0.],
            [0., 0., 4.]])
     """
-    public = [broadcast, *(_minus(b, a) for a, b in pairwise([*earlier, broadcast]))]
-    spans = [_span([model[k].ravel() for model in public]) for k in range(len(broadcast))]
+    public = [broadcast, *(_difference(b, a) for a, b in pairwise([*earlier, broadcast]))]
+    spans = [_span_of([model[k].ravel() for model in public]) for k in range(len(broadcast))]
     nothing = np.zeros(sum(a.size for a in broadcast))
-    made = _span([nothing, *(_left(_minus(model, broadcast), spans) for model in imitations)])
+    made = _span_of([nothing, *(_without_public(_difference(model, broadcast), spans) for model in imitations)])
     size = math.sqrt(sum(float((a.astype(np.float64) ** 2).sum()) for a in broadcast))
     left = []
     for reply in replies:
-        rest = _left(_minus(reply, broadcast), spans)
+        rest = _without_public(_difference(reply, broadcast), spans)
         rest = rest - made @ (made.T @ rest)
         norm = float(np.linalg.norm(rest))
         left.append(rest / norm if _ROUNDING * size < norm < math.inf else nothing)
@@ -192,11 +192,11 @@ def kinships(
     return np.asarray(np.where(chance > 0, (table @ table.T) ** 2 / np.where(chance > 0, chance, 1.0), 0.0))
 
 
-def _minus(model: Weights, other: Weights) -> Weights:
+def _difference(model: Weights, other: Weights) -> Weights:
     return [a.astype(np.float64) - b for a, b in zip(model, other, strict=True)]
 
 
-def _span(vectors: Sequence[Floats]) -> npt.NDArray[np.float64]:
+def _span_of(vectors: Sequence[Floats]) -> npt.NDArray[np.float64]:
     """Orthonormal columns that span the vectors."""
     columns = np.stack(vectors, axis=1).astype(np.float64)
     norms = np.linalg.norm(columns, axis=0)
@@ -204,7 +204,7 @@ def _span(vectors: Sequence[Floats]) -> npt.NDArray[np.float64]:
     return np.asarray(u[:, s > 1e-6])
 
 
-def _left(update: Weights, spans: Sequence[Floats]) -> npt.NDArray[np.float64]:
+def _without_public(update: Weights, spans: Sequence[Floats]) -> npt.NDArray[np.float64]:
     """The update with the public directions of each array taken out, as one vector."""
     flat = [a.ravel() for a in update]
     return np.concatenate([a - q @ (q.T @ a) for a, q in zip(flat, spans, strict=True)])

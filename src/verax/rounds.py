@@ -101,11 +101,17 @@ class Rounds:
 
     def __init__(self, ledger: Ledger) -> None:
         self.ledger = ledger
+        self._asked: dict[str, Spec] = {}  # specs may be large, and cannot change once a round is open
 
     def spec(self, round: str) -> Spec:
         """What a round asks."""
         with self.ledger.reading() as journal:
-            return _spec_of(journal, round)
+            return self._spec(journal, round)
+
+    def _spec(self, journal: Journal, round: str) -> Spec:
+        if round not in self._asked:
+            self._asked[round] = _recorded_spec(journal, round)
+        return self._asked[round]
 
     def classes(self, round: str) -> tuple[str, ...]:
         """The classes of a round."""
@@ -132,7 +138,9 @@ class Rounds:
             journal.record(f"{spec.round}:secret", "secret", spec.round, {"secret": drawn})
             promise = hashlib.sha256(drawn.encode()).hexdigest()
             body = {"spec": spec.to_json(), "digest": spec.digest, "secret_hash": promise}
-            return journal.record(key, "open", spec.round, body)
+            entry = journal.record(key, "open", spec.round, body)
+        self._asked[spec.round] = spec
+        return entry
 
     def fund(self, round: str, amount: int | None = None, *, agent: str | None = None, key: str | None = None) -> Entry:
         """Set the budget (or `amount`, in minor units) aside for the round, or give it to an agent's account.
@@ -140,7 +148,7 @@ class Rounds:
         The same amount again is the same request, unless it has its own key.
         """
         with self.ledger.writing() as journal:
-            spec = _spec_of(journal, round)
+            spec = self._spec(journal, round)
             credit = f"agent:{agent}" if agent else f"escrow:{round}"
             sum_ = amount if amount is not None else spec.minor()
             id = f"{round}:fund:{key or f'{credit}:{sum_}'}"
@@ -154,7 +162,7 @@ class Rounds:
         The same report as the one that stands is the same request; to be sure over a bad line, give a key.
         """
         with self.ledger.writing() as journal:
-            spec = _spec_of(journal, round)
+            spec = self._spec(journal, round)
             content = content_of(report, spec)
             reports_of(spec, [(agent, content)])  # what could not be settled is refused now, not for everybody later
             nonce = nonce_of(_secret_of(journal, round), round, agent, content)
@@ -177,7 +185,7 @@ class Rounds:
             known = journal.get(f"{round}:seal")
             if known is not None:
                 return known
-            spec = _spec_of(journal, round)
+            spec = self._spec(journal, round)
             _require_step(journal, round, "seal")
             if spec.deadline is not None and not spec.closed:
                 raise ConflictError(f"round {round!r} takes submissions until {spec.deadline}; seal it after that")
@@ -194,13 +202,13 @@ class Rounds:
         """Score, pay and post, once; every later call gives the same answer."""
         with self.ledger.reading() as journal:
             if journal.get(f"{round}:settle") is not None:
-                return _recorded_settlement(journal, round)
+                return _recorded_settlement(journal, self._spec(journal, round))
             _require_step(journal, round, "score")
-            transcript = transcript_of(journal, round)
+            transcript = transcript_of(journal, round, self._spec(journal, round))
         found = settlement(*transcript)  # after reading: it may take long, and an SQLite reader keeps writers waiting
         with self.ledger.writing() as journal:
             if journal.get(f"{round}:settle") is not None:
-                return _recorded_settlement(journal, round)
+                return _recorded_settlement(journal, self._spec(journal, round))
             _require_step(journal, round, "score")
             journal.record(f"{round}:score", "score", round, found.to_json())
             self._post(journal, transcript[0], found)
@@ -285,7 +293,7 @@ def _opening_of(journal: Journal, round: str, record: str = "open") -> Entry:
     return entry
 
 
-def _spec_of(journal: Journal, round: str) -> Spec:
+def _recorded_spec(journal: Journal, round: str) -> Spec:
     return Spec.from_json(_opening_of(journal, round).said["spec"])
 
 
@@ -327,9 +335,12 @@ def _live_submissions(journal: Journal, spec: Spec) -> list[tuple[str, Mapping[s
     return taken if spec.kind == "market" else sorted(dict(taken).items())
 
 
-def transcript_of(journal: Journal, round: str) -> tuple[Spec, list[tuple[str, Mapping[str, Any]]], str, str]:
-    """What was sealed, and nothing else that a settlement rests on: spec, submissions, secret, root."""
-    spec, sealed, secret = _spec_of(journal, round), journal.get(f"{round}:seal"), _secret_of(journal, round)
+def transcript_of(
+    journal: Journal, round: str, spec: Spec | None = None
+) -> tuple[Spec, list[tuple[str, Mapping[str, Any]]], str, str]:
+    """What was sealed, and nothing else that a settlement rests on: spec (as recorded), submissions, secret, root."""
+    spec = spec or _recorded_spec(journal, round)
+    sealed, secret = journal.get(f"{round}:seal"), _secret_of(journal, round)
     if sealed is None:
         raise ConflictError(f"round {round!r} is not sealed; seal it first")
     taken = _live_submissions(journal, spec)
@@ -339,8 +350,8 @@ def transcript_of(journal: Journal, round: str) -> tuple[Spec, list[tuple[str, M
     return spec, taken, secret, root
 
 
-def _recorded_settlement(journal: Journal, round: str) -> Settlement:
-    spec, entry = _spec_of(journal, round), journal.get(f"{round}:score")
+def _recorded_settlement(journal: Journal, spec: Spec) -> Settlement:
+    entry = journal.get(f"{spec.round}:score")
     assert entry is not None
     _ = spec.chosen  # a market's document is checked against what its rule can give
     return Settlement.recorded(spec, entry.said)

@@ -17,6 +17,7 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from verax import wire
 from verax.audit.certificate import Certificate
@@ -83,6 +84,11 @@ class Spec(wire.Document):
     def chosen(self) -> Rule:
         """The rule, imported from here if it is one's own."""
         return load(self.rule).with_floor(self.floor)
+
+    @cached_property
+    def signal(self) -> npt.NDArray[Any] | None:
+        """The public signal as an array."""
+        return None if self.public is None else np.array(self.public)
 
     @property
     def mechanism(self) -> Mechanism:
@@ -218,7 +224,7 @@ def reports_of(spec: Spec, rows: Sequence[tuple[str, Content]]) -> Reports:
     reports = Reports.of(
         labels, probabilities, agents=names, tasks=spec.tasks, classes=spec.classes, source="the round"
     )
-    return reports if spec.public is None else replace(reports, public=np.array(spec.public))
+    return reports if spec.public is None else replace(reports, public=spec.signal)
 
 
 def settlement(spec: Spec, submissions: Sequence[tuple[str, Content]], secret: str, root: str) -> Settlement:
@@ -278,7 +284,7 @@ def _payable_scores(scores: Scores, spec: Spec) -> Scores:
 
 def _lost_dimensions(spec: Spec) -> float:
     """By how much features that take out many dimensions make a standard error too small: tasks over what is left."""
-    signal = Public.of(None if spec.public is None else np.array(spec.public), len(spec.tasks))
+    signal = Public.of(spec.signal, len(spec.tasks))
     return len(spec.tasks) / max(len(spec.tasks) - signal.rank, 1) if signal.features is not None else 1.0
 
 

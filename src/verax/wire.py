@@ -19,7 +19,7 @@ import msgspec
 from verax.errors import InputError
 
 SCORES, AUDIT, PAYMENTS = "verax.scores/1", "verax.audit/1", "verax.payments/1"
-MARKET, ROUND = "verax.market/1", "verax.round/1"
+MARKET, ROUND, CURVES = "verax.market/1", "verax.round/1", "verax.curves/1"
 _MADE_BY = {
     SCORES: "verax score REPORTS --json",
     AUDIT: "verax audit REPORTS --json",

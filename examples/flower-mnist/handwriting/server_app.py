@@ -10,7 +10,7 @@ from flwr.serverapp.strategy import FedAvg
 from flwr.supercore import log
 
 from handwriting.task import CLASSES, arrays, mnist, network, probabilities, scaled
-from verax.flower import PaidStrategy, Payroll
+from verax.adapters.flower import PaidStrategy, Payroll
 
 app = ServerApp()
 

@@ -6,11 +6,11 @@ import numpy as np
 import torch
 from torch.nn.functional import cross_entropy
 
-from verax.lab.datasets import load
-from verax.lab.federation import clients
+from verax.reproduce.datasets import load
 
 CLASSES = tuple(map(str, range(10)))
 HELD, SKEW = 5000, 0.3  # images a client, and how uneven their labels are: the Dirichlet distribution's parameter
+WRONG = 0.0  # the share of its labels that a client has wrong
 
 torch.set_num_threads(1)
 
@@ -30,8 +30,23 @@ def scaled(images):
 def partition(number, of, folder, fetch):
     """One client's images and labels: a few digits often, the others rarely or never."""
     data = mnist(folder, fetch)
-    held = clients(data.train_images, data.train_labels, [HELD] * of, np.random.default_rng(0), skew=SKEW)[number]
-    return scaled(held.inputs), torch.from_numpy(held.labels)
+    mine, labels = dealt(data.train_labels, of)[number]
+    return scaled(data.train_images[mine]), torch.from_numpy(labels)
+
+
+def dealt(labels, of):
+    """The places of each client's images and what it takes them for: digits as it has them, while some are left."""
+    rng = np.random.default_rng(0)
+    piles = [rng.permutation(np.flatnonzero(labels == digit)).tolist() for digit in range(10)]
+    held = []
+    for _ in range(of):
+        counts = rng.multinomial(HELD, rng.dirichlet(np.full(10, SKEW)))
+        mine = [pile.pop() for pile, count in zip(piles, counts, strict=True) for _ in range(min(count, len(pile)))]
+        wrong = rng.random(len(mine)) < WRONG
+        own = labels[mine]
+        own[wrong] = rng.integers(0, 10, int(wrong.sum()))
+        held.append((mine, own))
+    return held
 
 
 def network(model=None):

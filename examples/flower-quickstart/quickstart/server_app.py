@@ -10,7 +10,7 @@ from flwr.serverapp.strategy import FedAvg
 from flwr.supercore import log
 
 from quickstart.task import CLASSES, digits, initial, probabilities
-from verax.flower import PaidStrategy, Payroll
+from verax.adapters.flower import PaidStrategy, Payroll
 
 app = ServerApp()
 

@@ -30,7 +30,7 @@ def reproduce(
     out: Annotated[Path, typer.Option(help="The folder for the figures and their numbers.")] = Path("reproduced"),
 ) -> None:
     """Draw the paper's figures again, from recorded predictions of its agents or from agents trained anew."""
-    from verax.lab import experiments, figures
+    from verax.reproduce import experiments, figures
     from verax.show.text import Listing, console, print_line, table
     from verax.wire import text_of
 

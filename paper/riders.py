@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import numpy as np
+from simulated import Ints, Rider, initial, predict, train
 
 from verax.echo import Floats, Weights, perturbed, stepped
-from verax.lab.federation import Ints, Rider, initial, predict, train
 
 History = Sequence[Weights]
 

@@ -55,13 +55,13 @@ def load(name: str, folder: str | Path, *, fetch: bool = True, progress: Progres
         if not fetch:
             raise InputError(f"{place}: {name} is not there; put its {len(wanted)} files there, or allow the download")
         (_fetch_mnist if name == "mnist" else _fetch_cifar10)(place, progress)
-    return _mnist(place) if name == "mnist" else _cifar10(place)
+    return _read_mnist(place) if name == "mnist" else _read_cifar10(place)
 
 
 def test_labels(name: str, folder: str | Path) -> npt.NDArray[np.int64]:
     """The labels of the test images alone, without fetching anything."""
     path = label_file(name, folder)
-    return (_idx(path) if name == "mnist" else _records(path)[:, 0]).astype(np.int64)
+    return (_read_idx(path) if name == "mnist" else _read_records(path)[:, 0]).astype(np.int64)
 
 
 def label_file(name: str, folder: str | Path) -> Path:
@@ -74,12 +74,12 @@ def label_file(name: str, folder: str | Path) -> Path:
     return Path(folder) / file
 
 
-def _mnist(place: Path) -> Dataset:
-    train, train_labels, test, labels = (_idx(place / file) for file in _MNIST)
+def _read_mnist(place: Path) -> Dataset:
+    train, train_labels, test, labels = (_read_idx(place / file) for file in _MNIST)
     return Dataset("mnist", train[:, None], train_labels.astype(np.int64), test[:, None], labels.astype(np.int64))
 
 
-def _idx(path: Path) -> Images:
+def _read_idx(path: Path) -> Images:
     """An IDX file: a magic number, the sizes, then bytes."""
     try:
         data = gzip.decompress(path.read_bytes())
@@ -96,14 +96,14 @@ def _idx(path: Path) -> Images:
     return np.frombuffer(data, np.uint8, offset=4 + 4 * rank).reshape([int(s) for s in sizes])
 
 
-def _cifar10(place: Path) -> Dataset:
-    train = np.concatenate([_records(place / f"data_batch_{i}.bin") for i in range(1, 6)])
-    test = _records(place / "test_batch.bin")
+def _read_cifar10(place: Path) -> Dataset:
+    train = np.concatenate([_read_records(place / f"data_batch_{i}.bin") for i in range(1, 6)])
+    test = _read_records(place / "test_batch.bin")
     images = [rows[:, 1:].reshape(-1, 3, 32, 32) for rows in (train, test)]
     return Dataset("cifar10", images[0], train[:, 0].astype(np.int64), images[1], test[:, 0].astype(np.int64))
 
 
-def _records(path: Path) -> Images:
+def _read_records(path: Path) -> Images:
     """A CIFAR-10 batch: records of one label byte and 3072 pixel bytes."""
     if not path.exists():
         raise InputError(f"{path}: not there; give data_dir= the folder that holds mnist and cifar-10-batches-bin")
@@ -116,24 +116,24 @@ def _records(path: Path) -> Images:
 def _fetch_mnist(place: Path, progress: Progress | None) -> None:
     for file, digest in _MNIST.items():
         if not (place / file).exists():
-            _write(place / file, _download(_MNIST_BASE + file, digest, progress))
+            _write_file(place / file, _fetch_checked(_MNIST_BASE + file, digest, progress))
 
 
 def _fetch_cifar10(place: Path, progress: Progress | None) -> None:
-    data = _download(*_CIFAR10, progress)
+    data = _fetch_checked(*_CIFAR10, progress)
     with tarfile.open(fileobj=io.BytesIO(data), mode="r:gz") as archive:
         for member in archive:
             source = archive.extractfile(member) if member.isfile() else None
             if source is not None and member.name.endswith(".bin"):
-                _write(place / Path(member.name).name, source.read())
+                _write_file(place / Path(member.name).name, source.read())
 
 
-def _write(path: Path, data: bytes) -> None:
+def _write_file(path: Path, data: bytes) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, lambda file: file.write(data))
 
 
-def _download(url: str, digest: str, progress: Progress | None) -> bytes:
+def _fetch_checked(url: str, digest: str, progress: Progress | None) -> bytes:
     """A whole file, checked by its MD5 sum, or a sentence."""
     parts: list[bytes] = []
     try:

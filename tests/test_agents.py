@@ -21,16 +21,16 @@ from typer.testing import CliRunner
 
 from verax.cli import app
 from verax.errors import InputError
-from verax.lab import datasets, experiments
+from verax.reproduce import datasets, experiments
 
 torch_there = importlib.util.find_spec("torch") is not None
 training = pytest.mark.skipif(not torch_there, reason="torch is not installed")
 if torch_there:
     import torch
 
-    from verax.lab import agents
-    from verax.lab.agents import Recipe
-    from verax.lab.attacks import pgd
+    from verax.reproduce import agents
+    from verax.reproduce.agents import Recipe
+    from verax.reproduce.attacks import pgd
 
 
 def idx(array):
@@ -155,7 +155,7 @@ def test_mnist_is_fetched_checked_and_kept(served, tmp_path, monkeypatch):
     found = datasets.load("mnist", tmp_path / "data", progress=lambda done, size: told.append((done, size)))
     assert len(found.train_labels) == 40
     assert {(done, size) for done, size in told} == {(len(data), len(data)) for data in files.values()}
-    monkeypatch.setattr(datasets, "_download", None)  # whatever is there is not fetched again
+    monkeypatch.setattr(datasets, "_fetch_checked", None)  # whatever is there is not fetched again
     assert len(datasets.load("mnist", tmp_path / "data").test_labels) == 20
 
 
@@ -362,7 +362,7 @@ def learned(tmp_path_factory):
     folder = tmp_path_factory.mktemp("digits")
     laid_out(folder / "mnist", mnist_files(300, 100))
     data = datasets.load("mnist", folder, fetch=False)
-    net = agents.train(Recipe("mnist", "cnn13", 0, 300, 30, 15, 0.05, 30, 16), data)
+    net = agents.train(Recipe("mnist", "cnn13", 0, 300, 60, 30, 0.05, 30, 16), data)
     return net, data
 
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    import torch
+import torch
+from torch.nn.functional import cross_entropy
 
 
 def pgd(
@@ -25,9 +24,6 @@ def pgd(
     Random start in the ball (or `start`), `steps` steps of `step` up the loss of `labels`, always clipped to
     the ball and to 0..1. (section 5.2, LinfPGDAttack)
     """
-    import torch
-    from torch.nn.functional import cross_entropy
-
     if start is None:
         noise = torch.rand(images.shape, generator=generator, device=images.device, dtype=images.dtype)
         start = (images + (2 * noise - 1) * radius).clamp(0, 1)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from verax.errors import ExtraMissing, OptionError
 from verax.files import write_atomically
-from verax.lab.experiments import Curve
+from verax.reproduce.experiments import Curve
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -68,7 +68,7 @@ def caption(curves: Sequence[Curve]) -> str:
         told += ", with ground truth or without"
     elif figure < 3:
         told += "; the curves with ground truth are left out, for the labels are not there"
-    if _coincide(curves):
+    if _any_coincide(curves):
         who = "reference" if figure < 3 else "agent"
         told += f". Where curves lie on each other, neither the {who} nor the kind of misreport matters"
     return (
@@ -78,15 +78,15 @@ def caption(curves: Sequence[Curve]) -> str:
     )
 
 
-def _panels(curves: Sequence[Curve]) -> list[list[Curve]]:
+def _panels_of(curves: Sequence[Curve]) -> list[list[Curve]]:
     return [list(members) for _, members in groupby(curves, key=lambda curve: curve.panel)]
 
 
-def _coincide(curves: Sequence[Curve]) -> bool:
+def _any_coincide(curves: Sequence[Curve]) -> bool:
     """Whether some panel has several curves that stay within 2 % of its height of each other."""
     return any(
         max(max(at) - min(at) for at in zip(*(c.exact for c in members), strict=True)) < 0.02 * members[0].exact[0]
-        for members in _panels(curves)
+        for members in _panels_of(curves)
         if len(members) > 1
     )
 
@@ -105,7 +105,7 @@ def draw(curves: Sequence[Curve]) -> Figure:
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
-    panels = _panels(curves)
+    panels = _panels_of(curves)
     with rc_context(_AS_WRITTEN):
         figure = Figure(figsize=(12.5, 5.2))
         axes = figure.subplots(2, len(panels), sharex="col", squeeze=False, height_ratios=(3.2, 1))
@@ -148,7 +148,7 @@ def _draw_curve(ax: Axes, curve: Curve, look: _Look, above: float) -> None:
     ax.plot(rates, curve.exact, **line, zorder=above)
     bars: dict[str, Any] = {"color": look.colour, "linestyle": "none", "elinewidth": 0.9}
     ax.errorbar(rates, curve.centre, curve.deviation, **bars, **marker, zorder=above)
-    ax.plot([], [], **line, **marker, label=_label(curve))  # the legend shows line and marker as one
+    ax.plot([], [], **line, **marker, label=_legend_label(curve))  # the legend shows line and marker as one
 
 
 def _draw_runs(ax: Axes, curve: Curve, look: _Look, shift: float) -> None:
@@ -159,7 +159,7 @@ def _draw_runs(ax: Axes, curve: Curve, look: _Look, shift: float) -> None:
     ax.errorbar(rates, apart, curve.deviation, color=look.colour, linestyle="none", elinewidth=0.9, **marker)
 
 
-def _label(curve: Curve) -> str:
+def _legend_label(curve: Curve) -> str:
     if curve.figure == 3:
         return f"agent {curve.agent}, {curve.misreport}"
     with_truth = "with ground truth" if curve.reference == "truth" else "without ground truth"

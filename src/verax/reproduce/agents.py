@@ -3,7 +3,7 @@
 LeNet and ResNet34 are the weak agents (MNIST, CIFAR-10), the 13-layer CNN the strong one on both. Each is
 trained on 25,000 images drawn uniformly by its seed: SGD with momentum 0.9 and weight decay 1e-4, learning
 rate 0.1 times 0.1 every 20 of 100 epochs (MNIST) or every 40 of 180 (CIFAR-10), batches of 128, no
-augmentation. On a GPU in bfloat16, channels last, with each learning rate's step captured as one graph.
+augmentation. On a GPU in bfloat16, channels last.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from verax.errors import InputError
-from verax.lab.attacks import pgd
-from verax.lab.datasets import Dataset
+from verax.reproduce.attacks import pgd
+from verax.reproduce.datasets import Dataset
 
 Rows = npt.NDArray[np.float32]
 Progress = Callable[[int, int, float], None]
@@ -47,12 +47,9 @@ class _Residual(nn.Module):
             nn.Conv2d(before, width, 3, stride, 1, bias=False), nn.BatchNorm2d(width), nn.ReLU(),
             nn.Conv2d(width, width, 3, 1, 1, bias=False), nn.BatchNorm2d(width),
         )  # fmt: skip
-        same = stride == 1 and before == width
-        self.short: nn.Module = (
-            nn.Identity()
-            if same
-            else nn.Sequential(nn.Conv2d(before, width, 1, stride, bias=False), nn.BatchNorm2d(width))
-        )
+        self.short: nn.Module = nn.Identity()
+        if stride != 1 or before != width:
+            self.short = nn.Sequential(nn.Conv2d(before, width, 1, stride, bias=False), nn.BatchNorm2d(width))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return torch.relu(self.body(x) + self.short(x))
@@ -81,14 +78,8 @@ def cnn13(channels: int = 3, classes: int = 10, size: int = 32, width: int = 1) 
     before = channels
     for first, second in ((32, 64), (128, 128), (256, 256)):
         a, b = first // width, second // width
-        layers += [
-            nn.Conv2d(before, a, 3, padding=1),
-            nn.BatchNorm2d(a),
-            nn.ReLU(),
-            nn.Conv2d(a, b, 3, padding=1),
-            nn.ReLU(),
-            nn.MaxPool2d(2),
-        ]
+        layers += [nn.Conv2d(before, a, 3, padding=1), nn.BatchNorm2d(a), nn.ReLU(),
+                   nn.Conv2d(a, b, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)]  # fmt: skip
         before = b
     left = size // 8
     return nn.Sequential(
@@ -174,26 +165,30 @@ def train(
     images, labels = _own_data(recipe, dataset, device)
     shuffle = torch.Generator(device="cpu").manual_seed(recipe.seed)
     kept = None if folder is None else folder / f"{recipe.name}.pt"
-    first, momentum = _resumed(kept, recipe, net, shuffle)
+    first, momentum = _resume_run(kept, recipe, net, shuffle)
     for start, end in recipe.spans:
         if start < first:
             continue
         net.train(not recipe.frozen or start == 0)
         rate = recipe.rate * 0.1 ** (start // recipe.every)
-        step, optimiser = _stepper(net, rate, images, recipe.batch, momentum)
+        optimiser = _descent(net, rate, momentum)
         for epoch in range(start, end):
             if recipe.rebuilt:
-                _forget(optimiser)
+                _reset_momentum(optimiser)
             order = torch.randperm(len(images), generator=shuffle).to(device)
             loss = torch.zeros((), device=device)
             for batch in torch.split(order, recipe.batch):
                 if len(batch) == recipe.batch or len(images) < recipe.batch:
-                    loss = step(images[batch], labels[batch])
+                    optimiser.zero_grad(set_to_none=True)
+                    with torch.autocast("cuda", torch.bfloat16) if images.is_cuda else nullcontext():
+                        loss = cross_entropy(net(images[batch]), labels[batch])
+                    loss.backward()  # type: ignore[no-untyped-call]
+                    optimiser.step()
             if progress is not None:
-                progress(epoch + 1, recipe.epochs, float(loss))
+                progress(epoch + 1, recipe.epochs, float(loss.detach()))
         momentum = optimiser.state_dict()
         if kept is not None:
-            _keep(kept, recipe, net, shuffle, momentum, end)
+            _save_run(kept, recipe, net, shuffle, momentum, end)
     return net.eval()
 
 
@@ -208,70 +203,24 @@ def _own_data(recipe: Recipe, dataset: Dataset, device: torch.device) -> tuple[t
     return images.contiguous(memory_format=torch.channels_last), torch.from_numpy(labels).to(device)
 
 
-def _stepper(
-    net: nn.Module, rate: float, images: torch.Tensor, batch: int, momentum: Any
-) -> tuple[Callable[[torch.Tensor, torch.Tensor], torch.Tensor], torch.optim.Optimizer]:
-    """One step of SGD at a learning rate; on a GPU captured as one graph, since launching is what costs."""
+def _descent(net: nn.Module, rate: float, momentum: Any) -> torch.optim.Optimizer:
+    """SGD at a learning rate, with the momentum that an earlier one has left."""
     optimiser = torch.optim.SGD(net.parameters(), rate, momentum=0.9, weight_decay=1e-4)
     if momentum is not None:
         optimiser.load_state_dict(momentum)
         for group in optimiser.param_groups:
             group["lr"] = rate
-    cuda = images.is_cuda
-    mixed = torch.autocast("cuda", torch.bfloat16, cache_enabled=False) if cuda else nullcontext()
-
-    def step(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        optimiser.zero_grad(set_to_none=True)
-        with mixed:
-            loss = cross_entropy(net(x), y)
-        loss.backward()  # type: ignore[no-untyped-call]
-        optimiser.step()
-        return loss.detach()
-
-    if not cuda or len(images) < batch:
-        return step, optimiser
-    return _captured(step, images[:batch].clone(memory_format=torch.channels_last), batch), optimiser
+    return optimiser
 
 
-def _forget(optimiser: torch.optim.Optimizer) -> None:
+def _reset_momentum(optimiser: torch.optim.Optimizer) -> None:
     """As if the optimiser were new: its momentum is nothing again."""
     for state in optimiser.state.values():
         if state.get("momentum_buffer") is not None:
             state["momentum_buffer"].zero_()
 
 
-def _captured(
-    step: Callable[[torch.Tensor, torch.Tensor], torch.Tensor], x: torch.Tensor, batch: int
-) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
-    y = torch.zeros(batch, dtype=torch.long, device=x.device)
-    replayed: list[tuple[torch.cuda.CUDAGraph, torch.Tensor]] = []
-    seen = 0
-
-    def run(images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        nonlocal seen
-        seen += 1
-        x.copy_(images)
-        y.copy_(labels)
-        if seen <= 3:  # warm up on real batches, on a side stream, as capturing asks
-            side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-            side.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(side):
-                loss = step(x, y)
-            torch.cuda.current_stream().wait_stream(side)
-            return loss
-        if not replayed:
-            graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph):
-                loss = step(x, y)
-            replayed.append((graph, loss))
-        graph, loss = replayed[0]
-        graph.replay()
-        return loss
-
-    return run
-
-
-def _resumed(kept: Path | None, recipe: Recipe, net: nn.Module, shuffle: torch.Generator) -> tuple[int, Any]:
+def _resume_run(kept: Path | None, recipe: Recipe, net: nn.Module, shuffle: torch.Generator) -> tuple[int, Any]:
     if kept is None or not kept.exists():
         return 0, None
     state = torch.load(kept, weights_only=True, map_location=next(net.parameters()).device)
@@ -285,7 +234,7 @@ def _resumed(kept: Path | None, recipe: Recipe, net: nn.Module, shuffle: torch.G
     return int(state["epoch"]), state["momentum"]
 
 
-def _keep(kept: Path, recipe: Recipe, net: nn.Module, shuffle: torch.Generator, momentum: Any, epoch: int) -> None:
+def _save_run(kept: Path, recipe: Recipe, net: nn.Module, shuffle: torch.Generator, momentum: Any, epoch: int) -> None:
     kept.parent.mkdir(parents=True, exist_ok=True)
     beside = kept.with_suffix(".new")
     dropout = [torch.get_rng_state(), *([torch.cuda.get_rng_state()] if torch.cuda.is_available() else [])]

@@ -24,14 +24,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from verax import misreport, rules
+from verax import misreport, rules, wire
 from verax.errors import ExtraMissing, InputError, OptionError
 from verax.joint import Joint
 from verax.kernels import Floats, Ints
 
 if TYPE_CHECKING:
-    from verax.lab.agents import Recipe
-    from verax.lab.datasets import Dataset
+    from verax.reproduce.agents import Recipe
+    from verax.reproduce.datasets import Dataset
 
 CLASSES = 10
 RATES = tuple(step / 20 for step in range(11))
@@ -160,11 +160,11 @@ def load(source: str | Path | int = 0) -> dict[tuple[str, str], Predictions]:
     >>> sorted(load(0))
     [('cifar10', 'S'), ('cifar10', 'W'), ('mnist', 'S'), ('mnist', 'W')]
     """
-    path = _recorded(source) if isinstance(source, int) else Path(source)
+    path = _recorded_path(source) if isinstance(source, int) else Path(source)
     with np.load(path) as stored:
         agents = {name.rpartition("-")[0]: name for name in {key.partition("/")[0] for key in stored.files}}
         return {
-            (data, agent): Predictions(*(_rows(stored[f"{agents[f'{data}-{network}']}/{part}"]) for part in _PARTS))
+            (data, agent): Predictions(*(_rows_of(stored[f"{agents[f'{data}-{network}']}/{part}"]) for part in _PARTS))
             for data, networks in NETWORKS.items()
             for agent, network in networks.items()
             if f"{data}-{network}" in agents
@@ -174,15 +174,15 @@ def load(source: str | Path | int = 0) -> dict[tuple[str, str], Predictions]:
 _PARTS = ("clean", "attacked")
 
 
-def _recorded(seed: int) -> Path:
-    folder = Path(str(resources("verax.lab") / "recorded"))
+def _recorded_path(seed: int) -> Path:
+    folder = Path(str(resources("verax.reproduce") / "recorded"))
     if not (folder / f"seed-{seed}.npz").exists():
         known = sorted(path.stem[5:] for path in folder.glob("seed-*.npz"))
         raise OptionError(f"no predictions are recorded for seed {seed}; choose one of {', '.join(known)}, or train=")
     return folder / f"seed-{seed}.npz"
 
 
-def _rows(stored: npt.NDArray[np.float16]) -> Floats:
+def _rows_of(stored: npt.NDArray[np.float16]) -> Floats:
     rows = stored.astype(np.float64)
     return np.asarray(rows / rows.sum(1, keepdims=True))
 
@@ -196,12 +196,12 @@ def curves(
     """
     check([figure])
     known = labels or {}
-    wanted = [s for s in _settings(figure) if s.reference != "truth" or s.data in known]
+    wanted = [s for s in _settings_of(figure) if s.reference != "truth" or s.data in known]
     with ThreadPoolExecutor(os.cpu_count()) as pool:  # curves share nothing, and arrays this long leave the lock
-        return list(pool.map(lambda setting: _curve(setting, recorded, known, options or Options()), wanted))
+        return list(pool.map(lambda setting: _curve_of(setting, recorded, known, options or Options()), wanted))
 
 
-def _settings(figure: int) -> Iterator[_Setting]:
+def _settings_of(figure: int) -> Iterator[_Setting]:
     """The paper's panels: figures 1 and 2 have one for each score and agent, figure 3 for each data set and score."""
     panels: list[tuple[str, str, str, tuple[str, ...]]]
     if figure == 3:
@@ -216,9 +216,9 @@ def _settings(figure: int) -> Iterator[_Setting]:
                     yield _Setting(figure, panel, data, agent, score, kind, reference)
 
 
-def _curve(setting: _Setting, recorded: Recorded, labels: Labels, options: Options) -> Curve:
+def _curve_of(setting: _Setting, recorded: Recorded, labels: Labels, options: Options) -> Curve:
     report = recorded[setting.data, setting.agent]
-    reference = _reference(setting, recorded, labels, options.mixture)
+    reference = _reference_of(setting, recorded, labels, options.mixture)
     if len(report.clean) != len(reference):
         raise InputError(
             f"{setting.data} has {len(reference)} labels for {len(report.clean)} predictions; "
@@ -241,7 +241,7 @@ def _curve(setting: _Setting, recorded: Recorded, labels: Labels, options: Optio
     )
 
 
-def _reference(setting: _Setting, recorded: Recorded, labels: Labels, mixture: str) -> Ints:
+def _reference_of(setting: _Setting, recorded: Recorded, labels: Labels, mixture: str) -> Ints:
     if setting.reference == "truth":
         return labels[setting.data]
     peer = recorded[setting.data, "S" if setting.agent == "W" else "W"]
@@ -315,59 +315,6 @@ def _expected_of_both(rows: Floats, reference: Ints, matrix: Floats) -> misrepor
     return misreport.Expectation(mean / (len(rows) - 1), math.sqrt(max(variance, 0.0)) / (len(rows) - 1))
 
 
-@dataclass(frozen=True)
-class SampledCost:
-    """What drawing Algorithm 1's penalty tasks once a task adds to the exact score's own standard error.
-
-    `repeats` is how often all tasks must be drawn for the drawing's error to be `share` of `stderr`.
-    """
-
-    score: float
-    stderr: float
-    extra: float
-    share: float
-    repeats: int
-
-
-def sampled(rows: Floats, reference: Ints, *, rng: np.random.Generator) -> float:
-    """Algorithm 1 as written: for each task n, two others p1 and p2, drawn once; `rows` one-hot labels or log p.
-
-    >>> sampled(np.eye(2)[[0, 0, 0]], np.array([0, 1, 1]), rng=np.random.default_rng(0)) <= 1 / 3
-    True
-    """
-    n = np.arange(len(rows))
-    first = rng.integers(0, len(n) - 1, len(n))
-    first += first >= n
-    second = rng.integers(0, len(n) - 2, len(n))
-    second += second >= np.minimum(n, first)
-    second += second >= np.maximum(n, first)
-    return float((rows[n, reference] - rows[first, reference[second]]).mean())
-
-
-def sampled_cost(rows: Floats, reference: Ints, *, share: float = 0.01) -> SampledCost:
-    """The extra standard error of `sampled`, exactly, beside that of the score it estimates.
-
-    >>> cost = sampled_cost(np.eye(2)[[0, 0, 1, 1] * 25], np.array([0, 1, 1, 1] * 25))
-    >>> round(cost.score, 4), round(cost.stderr, 4), round(cost.extra, 4), cost.repeats
-    (0.2525, 0.0354, 0.05, 19999)
-    """
-    exact = Joint.of(rows, reference).score()
-    first, second = _penalty_moments(rows, reference), _penalty_moments(rows**2, reference)
-    extra = math.sqrt(float(np.maximum(second - first**2, 0.0).sum())) / len(rows)
-    repeats = math.ceil((extra / (share * exact.stderr)) ** 2 - 1e-9) if exact.stderr else 0
-    return SampledCost(exact.value, exact.stderr, extra, share, repeats)
-
-
-def _penalty_moments(rows: Floats, reference: Ints) -> Floats:
-    """For each task n, the mean of rows(p1, reference(p2)) over all p1 != p2, both other than n."""
-    size = len(rows)
-    own, sums = rows[np.arange(size), reference], rows.sum(0)
-    counts = np.bincount(reference, minlength=rows.shape[1])
-    total = float(sums @ counts) - own.sum()
-    here = (rows @ counts - own) + (sums[reference] - own)
-    return np.asarray((total - here) / ((size - 1) * (size - 2)))
-
-
 def data_of(figures: Sequence[int]) -> list[str]:
     """The data sets that these figures show.
 
@@ -412,7 +359,7 @@ def left_out(figures: Sequence[int], labels: Labels) -> list[str]:
 
 def read_labels(data: Sequence[str], folder: Path | None) -> dict[str, Ints]:
     """The true labels of those data sets whose files are in the folder."""
-    from verax.lab import datasets
+    from verax.reproduce import datasets
 
     there = [] if folder is None else [name for name in data if datasets.label_file(name, folder).exists()]
     return {name: datasets.test_labels(name, folder or "") for name in there}
@@ -421,13 +368,8 @@ def read_labels(data: Sequence[str], folder: Path | None) -> dict[str, Ints]:
 def to_json(found: Sequence[Curve], options: Options) -> dict[str, Any]:
     """Every number of every curve, with what they were made from."""
     pairs = {data: [[CLASS_NAMES[data][k] for k in pair] for pair in pairs] for data, pairs in PAIRS.items()}
-    return {
-        "format": "verax.curves/1",
-        "options": asdict(options),
-        "floor": rules.FLOOR,
-        "sparse_pairs": pairs,
-        "curves": [asdict(curve) for curve in found],
-    }
+    document = {"options": options, "floor": rules.FLOOR, "sparse_pairs": pairs, "curves": found}
+    return {"format": wire.CURVES, **wire.plain(document)}
 
 
 def to_csv(found: Sequence[Curve]) -> str:
@@ -458,11 +400,11 @@ def trained(
     """
     if find_spec("torch") is None:
         raise ExtraMissing("Training agents", "lab")
-    from verax.lab import agents, datasets
+    from verax.reproduce import agents, datasets
 
     found, labels = {}, {}
     for name in data:
-        dataset = datasets.load(name, folder, progress=_fetching(name, progress))
+        dataset = datasets.load(name, folder, progress=_tell_tenths(name, progress))
         if tiny:
             few = slice(200)
             dataset = replace(dataset, test_images=dataset.test_images[few], test_labels=dataset.test_labels[few])
@@ -472,15 +414,15 @@ def trained(
                 continue
             if tiny:
                 recipe = replace(recipe, images=500, epochs=2, every=2, rate=0.05, batch=32, width=8)
-            found[name, _agent(name, recipe.network)] = _predictions(recipe, dataset, out, progress)
+            found[name, _agent_of(name, recipe.network)] = _trained_predictions(recipe, dataset, out, progress)
     return found, labels
 
 
-def _agent(data: str, network: str) -> str:
+def _agent_of(data: str, network: str) -> str:
     return next(agent for agent, its in NETWORKS[data].items() if its == network)
 
 
-def _fetching(name: str, progress: Callable[[str], None]) -> Callable[[int, int], None]:
+def _tell_tenths(name: str, progress: Callable[[str], None]) -> Callable[[int, int], None]:
     told: set[tuple[int, int]] = set()
 
     def fetched(done: int, size: int) -> None:
@@ -492,8 +434,8 @@ def _fetching(name: str, progress: Callable[[str], None]) -> Callable[[int, int]
     return fetched
 
 
-def _predictions(recipe: Recipe, dataset: Dataset, out: Path, progress: Callable[[str], None]) -> Predictions:
-    from verax.lab import agents
+def _trained_predictions(recipe: Recipe, dataset: Dataset, out: Path, progress: Callable[[str], None]) -> Predictions:
+    from verax.reproduce import agents
 
     def told(epoch: int, epochs: int, loss: float) -> None:
         if epoch % 10 == 0 or epoch == epochs:
@@ -503,4 +445,4 @@ def _predictions(recipe: Recipe, dataset: Dataset, out: Path, progress: Callable
     net = agents.train(recipe, dataset, folder=folder, progress=told)
     clean = agents.predict(net, dataset.test_images)
     attacked = agents.predict_attacked(net, dataset.test_images, dataset.test_labels, seed=recipe.seed)
-    return Predictions(_rows(clean.astype(np.float16)), _rows(attacked.astype(np.float16)))
+    return Predictions(_rows_of(clean.astype(np.float16)), _rows_of(attacked.astype(np.float16)))

@@ -1,4 +1,4 @@
-"""A federation in one process, and what tells its free riders from those who worked; riders are in `riders`.
+"""A federation in one process, for studies and benchmarks; those who do not work in it are in `riders`.
 
 A round: the server broadcasts a model, every client trains it on its own data and replies, the server predicts
 each reply on an unlabelled pool and averages. What tells free riders apart is in `verax.echo`.

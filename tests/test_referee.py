@@ -1,0 +1,256 @@
+"""What a federation's round is paid for and by, on plain arrays: no framework is needed, and none is imported."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections import Counter
+
+import numpy as np
+import pytest
+
+import verax
+from verax.errors import InputError, OptionError
+from verax.federation import Encoded, Payroll, Referee, Reply
+from verax.ledger import Ledger
+from verax.rounds import Rounds, Spec
+
+TASKS, CLASSES = 1500, tuple("abcd")
+TRUTH = np.random.default_rng(0).integers(0, len(CLASSES), TASKS)
+NOTHING = {"said": np.zeros(TASKS, np.int64)}
+
+
+def says(model, pool):
+    """A model is what it says of the pool."""
+    return model["said"]
+
+
+def noisy(share, seed):
+    """The truth, with this share of it drawn anew."""
+    rng = np.random.default_rng(seed)
+    return np.where(rng.random(TASKS) < share, rng.integers(0, len(CLASSES), TASKS), TRUTH)
+
+
+def replies(**said):
+    return [Reply(agent, {"said": np.asarray(labels)}) for agent, labels in said.items()]
+
+
+def crowd():
+    """Workers of unlike worth, a ring of copies of the third best, an echo, and one who guesses."""
+    rng = np.random.default_rng(9)
+    workers = {f"w{i}": noisy(0.2 + 0.06 * i, i) for i in range(6)}
+    ring = {f"ring{i}": workers["w2"] for i in range(2)}
+    return replies(**workers, **ring, echo=NOTHING["said"], guess=rng.integers(0, len(CLASSES), TASKS))
+
+
+def referee(predict=says, **terms):
+    found = Referee(range(TASKS), predict, CLASSES, **terms)
+    found.broadcast(NOTHING)
+    return found
+
+
+def played(found, sent, number=1):
+    received = found.receive(sent, [reply.agent for reply in sent])
+    outcome = found.pay_round(number, received) if found.due else None
+    return outcome, found.weigh(received.works, outcome)
+
+
+def test_what_is_shown_is_what_was_paid_by(tmp_path):
+    payroll = Payroll(str(tmp_path / "r.db"), budget="100.00")
+    outcome, _ = played(referee(payroll=payroll, pages=tmp_path), crowd())
+    assert list(outcome.unpaid) == ["echo"] and outcome.amounts["echo"] == 0
+    ring = {"w2", *(f"ring{i}" for i in range(2))}
+    assert {c.agent for c in outcome.copies} == ring
+    shares = 10_000 / 7  # the budget over six workers, copies and all, and the one who guesses
+    alone = [s for s in outcome.scores.scores if s.agent not in ring and s.score is not None]
+    assert {s.agent for s in alone} == {"w0", "w1", "w3", "w4", "w5"}
+    for s in alone:
+        assert outcome.amounts[s.agent] == pytest.approx(s.score * shares, abs=1)
+    assert len({outcome.scores[agent].score for agent in ring}) == 1
+    together = sum(outcome.amounts[agent] for agent in ring)
+    assert together == pytest.approx(outcome.scores["w2"].score * shares, abs=1)
+    assert outcome.amounts["guess"] == 0 and outcome.scores["guess"].score is None
+    assert "no score for 'guess" in outcome.table()
+    recorded = Rounds(Ledger.open(payroll.db)).show("federation-1")["settlement"]
+    assert recorded["scores"] == outcome.scores.to_json()
+    assert recorded["amounts"] == outcome.amounts
+    listed = {p.agent: p.amount for p in outcome.payments.payments}
+    assert listed | {"echo": 0} == outcome.amounts
+    shown = {line.split()[0]: line.split()[1:4] for line in outcome.table().splitlines()[1:]}
+    page = (tmp_path / "round-1.html").read_text()
+    for s in (s for s in outcome.scores.scores if s.score is not None):
+        assert shown[s.agent] == [f"{s.score:.4f}", f"{s.stderr:.4f}", str(outcome.amounts[s.agent])]
+        assert f"{abs(s.score):.4f}" in page
+
+
+def test_the_ring_does_not_lift_itself_above_those_who_are_better(tmp_path):
+    """Two copies beside one agent are its peers in a plain score; in what is shown and paid they are not."""
+    payroll = Payroll(str(tmp_path / "r.db"), budget="100.00")
+    outcome, _ = played(referee(payroll=payroll), crowd())
+    plain = verax.score(verax.Reports.of([r.arrays["said"] for r in crowd()], classes=CLASSES))
+    assert plain["2"].score > plain["0"].score
+    assert outcome.scores["w2"].score < outcome.scores["w0"].score
+    assert outcome.scores.ranked()[0].agent == "w0"
+
+
+def counted(call, agents):
+    """How often each function of verax ran on reports of these agents while something is called."""
+    seen = Counter()
+
+    def watch(frame, event, _):
+        if event == "call" and frame.f_globals.get("__name__", "").startswith("verax."):
+            reports = frame.f_locals.get("reports")
+            if isinstance(reports, verax.Reports) and set(reports.agents) & set(agents):
+                seen[frame.f_code.co_name] += 1
+
+    sys.setprofile(watch)
+    try:
+        call()
+    finally:
+        sys.setprofile(None)
+    return seen
+
+
+@pytest.mark.parametrize("payroll", [True, False])
+@pytest.mark.parametrize(
+    ("terms", "scored"),
+    [
+        ({}, 1),
+        ({"weights": "score"}, 1),
+        ({"bar": 0.5}, 1),
+        ({"protocol": "every"}, 1),
+        ({"protocol": "every", "weights": "score"}, 2),
+    ],
+)
+def test_a_round_is_scored_once_looked_through_once_and_every_model_speaks_once(tmp_path, terms, scored, payroll):
+    spoken = Counter()
+
+    def says_and_counts(model, pool):
+        spoken[model["said"].tobytes()] += 1
+        return model["said"]
+
+    paid = Payroll(str(tmp_path / "r.db"), budget="100.00") if payroll else None
+    found = referee(says_and_counts, payroll=paid, features={"copies": 1, "noise": ()}, **terms)
+    sent = [reply for reply in crowd() if reply.agent.startswith("w")]
+    calls = counted(lambda: played(found, sent), [reply.agent for reply in sent])
+    assert found.outcomes[0].scores is not None
+    assert calls["score"] == scored
+    assert calls["copies"] == payroll
+    assert all(spoken[reply.arrays["said"].tobytes()] == 1 for reply in sent)
+
+
+def test_weights_are_the_scores_that_were_paid_by(tmp_path):
+    payroll = Payroll(str(tmp_path / "r.db"), budget="100.00")
+    outcome, shares = played(referee(payroll=payroll, weights="score"), crowd())
+    for work, share in shares:
+        scored = work.agent in {s.agent for s in outcome.scores.scores}
+        assert share == (outcome.scores[work.agent].score or 0 if scored else 0)
+    assert {work.agent: share for work, share in shares}["echo"] == 0
+    _, kept = played(referee(payroll=payroll, bar=0.5, name="other"), crowd())
+    assert not {"echo", "guess"} & {work.agent for work, _ in kept}
+
+
+def test_under_every_and_in_rounds_that_are_not_scored_weights_are_plain_scores():
+    sent = [reply for reply in crowd() if reply.agent != "echo"]
+    plain = verax.score(verax.Reports.of([r.arrays["said"] for r in sent], classes=CLASSES))
+    expected = dict(zip((r.agent for r in sent), (max(s.score, 0) for s in plain.scores), strict=True))
+    _, shares = played(referee(protocol="every", weights="score"), sent)
+    assert {work.agent: share for work, share in shares} == pytest.approx(expected, abs=1e-12)
+    found = referee(weights="score")
+    played(found, sent)
+    outcome, shares = played(found, sent, 2)
+    assert outcome is None and {work.agent: share for work, share in shares} == pytest.approx(expected, abs=1e-12)
+
+
+def test_a_rule_of_ones_own_is_paid_by_its_name(tmp_path):
+    def twice(joint):
+        return min(1.0, 2 * float((joint.bonus - joint.penalty).trace()))
+
+    twice.bounds = (-1.0, 1.0)
+    payroll = Payroll(str(tmp_path / "r.db"), budget="100.00", copies=False)
+    found = referee(payroll=payroll, options={"rule": twice})
+    assert found.options["rule"].endswith("twice")
+
+
+@pytest.mark.parametrize(
+    ("terms", "sentence"),
+    [
+        ({"budget": "ten"}, "ten"),
+        ({"budget": "1.005"}, "1.005"),
+        ({"budget": "1.00", "currency": "euro"}, "euro"),
+    ],
+)
+def test_what_could_never_be_paid_is_refused_before_anybody_trains(terms, sentence):
+    with pytest.raises((InputError, OptionError), match=sentence):
+        Payroll("r.db", **terms)
+
+
+def test_a_paid_round_can_only_be_asked_for_what_its_record_holds():
+    with pytest.raises(OptionError, match="a paid round cannot be asked for 'against'; give rule, over, sign, floor"):
+        referee(payroll=Payroll("r.db", budget="1.00"), options={"against": "truth"})
+
+
+def test_replies_are_checked_before_they_are_decoded():
+    decoded = []
+
+    def encoded(shape, size, values):
+        return {"said": Encoded(shape, size, lambda: decoded.append(size) or values)}
+
+    good = noisy(0.2, 1)
+    sent = [
+        Reply("good", encoded((TASKS,), good.nbytes, good)),
+        Reply("shape", encoded((TASKS, 2), good.nbytes, good)),
+        Reply("bytes", encoded((TASKS,), 10**9, good)),
+        Reply("liar", encoded((TASKS,), good.nbytes, good[:5])),
+        Reply("none", {"said": None}),
+        Reply("error", refused="an error in place of a model"),
+        Reply("good", {"said": good}),
+    ]
+    received = referee().receive(sent, ["good", "gone"])
+    assert [work.agent for work in received.works] == ["good"]
+    assert decoded == [good.nbytes] * 2
+    assert {agent: why.split(" (")[0] for agent, why in received.dropped.items()} == {
+        "shape": "array 'said' has shape", "bytes": "array 'said' has shape",
+        "liar": "array 'said' is int64", "none": "'said' is a NoneType, not an array",
+        "error": "an error in place of a model", "good": "it replied twice", "gone": "no reply",
+    }  # fmt: skip
+
+
+def test_a_round_that_cannot_be_paid_says_why_and_raises_nothing(tmp_path):
+    outcome, shares = played(
+        referee(payroll=Payroll(str(tmp_path / "no" / "such" / "r.db"), budget="1.00"), weights="score"), crowd()
+    )
+    assert outcome.problem and outcome.amounts == {} and outcome.scores is None
+    assert len(shares) == len(crowd())
+    lonely, _ = played(referee(), crowd()[:1])
+    assert lonely.problem == "1 replies can be scored; two at least are needed"
+
+
+def test_no_framework_is_imported():
+    program = (
+        "import sys; sys.modules['flwr'] = None\n"
+        "import numpy as np\n"
+        "from verax.federation import Referee, Reply\n"
+        "referee = Referee(range(50), lambda model, pool: model['said'], ['a', 'b'], kinship=None)\n"
+        "referee.broadcast({'said': np.zeros(50, np.int64)})\n"
+        "said = np.arange(50) % 2\n"
+        "received = referee.receive([Reply('x', {'said': said}), Reply('y', {'said': said})])\n"
+        "print(referee.pay_round(1, received).table())\n"
+        "assert not {'torch', 'ray', 'pandas', 'jinja2'} & {name for name, held in sys.modules.items() if held}\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "0.51" in done.stdout
+
+
+def test_what_a_round_asks_is_read_once_however_many_hand_in_a_reply(tmp_path, monkeypatch):
+    read = Counter()
+    original = Spec.from_json.__func__
+
+    def counting(cls, document):
+        read[document["round"]] += 1
+        return original(cls, document)
+
+    monkeypatch.setattr(Spec, "from_json", classmethod(counting))
+    played(referee(payroll=Payroll(str(tmp_path / "r.db"), budget="100.00")), crowd())
+    assert read == {"federation-1": 1}
