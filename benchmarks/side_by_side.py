@@ -5,7 +5,7 @@
 OLD and NEW are checkouts (NEW: the one this file is in), whose `src` is put on the path of fresh processes. In every
 round each case runs in both trees, the old and the new one taking turns to be first, so that whatever else the machine
 does meets both. A figure is processor seconds, of all threads, of a case's work alone: reports are made and the case is
-run once before the clock starts, then it is repeated to fill a fifth of a second. The import and the command are whole
+run once before the clock starts, then it is repeated for a fifth of a second and the least is taken. The import and the command are whole
 processes. The median ratio new / old of the rounds stands with the least and the most; `slower` marks a case whose
 median is above 1.05, and `slower for sure` one whose least is too. What is compiled is kept in a folder of its own and
 nothing is written in the trees; that takes the first round two minutes more than the others, of a minute each.
@@ -35,7 +35,7 @@ from typing import Any
 
 import numpy as np
 
-ENOUGH = 0.2  # seconds that one figure is made of
+ENOUGH = 0.2  # seconds that one figure is the least of
 SLOWER = 1.05
 Work = Callable[[], Any]
 Labels = np.ndarray[Any, Any]
@@ -181,14 +181,15 @@ WHOLE = {  # what Python is started with; wide.csv is there
 
 
 def measured(name: str) -> float:
-    """Processor seconds of one call of a case, in this process."""
+    """Processor seconds of a case in this process: the least of the calls, which others disturbed least."""
     work = CASES[name]()
     work()
-    times, start = 0, time.process_time()
-    while (spent := time.process_time() - start) < ENOUGH:
+    taken: list[float] = []
+    while sum(taken) < ENOUGH:
+        start = time.process_time()
         work()
-        times += 1
-    return spent / times
+        taken.append(time.process_time() - start)
+    return min(taken)
 
 
 def whole(name: str, environment: dict[str, str], folder: str, times: int = 3) -> float:
