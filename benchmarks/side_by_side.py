@@ -5,7 +5,7 @@
 OLD and NEW are checkouts (NEW: the one this file is in), whose `src` is put on the path of fresh processes. In every
 round each case runs in both trees, the old and the new one taking turns to be first, so that whatever else the machine
 does meets both. A figure is processor seconds, of all threads, of a case's work alone: reports are made and the case is
-run once before the clock starts, then it is repeated to fill a fifth of a second. The import and the command are whole
+run once before the clock starts, then it is repeated for a fifth of a second and the least is taken. The import and the command are whole
 processes. The median ratio new / old of the rounds stands with the least and the most; `slower` marks a case whose
 median is above 1.05, and `slower for sure` one whose least is too. What is compiled is kept in a folder of its own and
 nothing is written in the trees; that takes the first round two minutes more than the others, of a minute each.
@@ -29,13 +29,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-ENOUGH = 0.2  # seconds that one figure is made of
+ENOUGH = 0.2  # seconds that one figure is the least of
 SLOWER = 1.05
 Work = Callable[[], Any]
 Labels = np.ndarray[Any, Any]
@@ -181,14 +181,15 @@ WHOLE = {  # what Python is started with; wide.csv is there
 
 
 def measured(name: str) -> float:
-    """Processor seconds of one call of a case, in this process."""
+    """Processor seconds of a case in this process: the least of the calls, which others disturbed least."""
     work = CASES[name]()
     work()
-    times, start = 0, time.process_time()
-    while (spent := time.process_time() - start) < ENOUGH:
+    taken: list[float] = []
+    while sum(taken) < ENOUGH:
+        start = time.process_time()
         work()
-        times += 1
-    return spent / times
+        taken.append(time.process_time() - start)
+    return min(taken)
 
 
 def whole(name: str, environment: dict[str, str], folder: str, times: int = 3) -> float:
@@ -231,16 +232,22 @@ class Tree:
         return float(done.stdout.split()[-1])
 
 
-def compared(old: Tree, new: Tree, names: list[str], rounds: int) -> dict[str, dict[str, Any]]:
-    """Every case in both trees, so many rounds, the trees taking turns to be first."""
+def compared(old: Tree, new: Tree, names: list[str], rounds: int) -> Iterator[dict[str, dict[str, Any]]]:
+    """What is known of every case after each round, the trees taking turns to be first."""
     taken: dict[str, dict[str, list[float]]] = {name: {"old": [], "new": []} for name in names}
     for turn in range(rounds):
         for name in names:
             both = {"old": old, "new": new} if turn % 2 == 0 else {"new": new, "old": old}
             for which, tree in both.items():
                 taken[name][which].append(tree.seconds(name))
-            print(f"  round {turn + 1} of {rounds}: {name}", file=sys.stderr, flush=True)
-    return {name: told(each["old"], each["new"]) for name, each in taken.items()}
+            print(f"  round {turn + 1} of {rounds}: {line(name, told(**taken[name]))}", file=sys.stderr, flush=True)
+        yield {name: told(**each) for name, each in taken.items()}
+
+
+def line(name: str, found: dict[str, Any]) -> str:
+    """A case, as it is told."""
+    figures = f"{found['old_s']:10.4f}{found['new_s']:10.4f}{found['ratio']:9.2f}"
+    return f"{name:40}{figures}   {found['least']:.2f}..{found['most']:.2f}  {found['verdict']}".rstrip()
 
 
 def told(old: list[float], new: list[float]) -> dict[str, Any]:
@@ -273,15 +280,14 @@ def main() -> None:
         folder = Path(name)
         file_of(str(folder / "wide.csv"), tasks=2000)
         old, new = Tree(given.old, folder / "old"), Tree(given.new, folder / "new")
-        found = compared(old, new, names, given.rounds)
-    print(f"{'processor seconds':40}{'old':>10}{'new':>10}{'new/old':>9}   least..most")
-    for name, f in found.items():
-        figures = f"{f['old_s']:10.4f}{f['new_s']:10.4f}{f['ratio']:9.2f}   {f['least']:.2f}..{f['most']:.2f}"
-        print(f"{name:40}{figures}  {f['verdict']}".rstrip())
-    if given.out is not None:
         machine = {"python": platform.python_version(), "numpy": np.__version__, "machine": platform.machine()}
-        document = {"old": str(old.path), "new": str(new.path), "rounds": given.rounds, "machine": machine}
-        given.out.write_text(json.dumps(document | {"cases": found}, indent=1) + "\n")
+        document = {"old": str(old.path), "new": str(new.path), "machine": machine}
+        for found in compared(old, new, names, given.rounds):
+            if given.out is not None:
+                given.out.write_text(json.dumps(document | {"cases": found}, indent=1) + "\n")
+    print(f"{'processor seconds':40}{'old':>10}{'new':>10}{'new/old':>9}   least..most")
+    for case, each in found.items():
+        print(line(case, each))
 
 
 if __name__ == "__main__":

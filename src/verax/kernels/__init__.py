@@ -166,7 +166,7 @@ def counts(
     """
     classes, parts = int(classes), int(parts)
     _check_labels(rows, columns, classes, part, parts)
-    found: Ints = _COUNTS.run(engine, _pairs(rows, columns), classes, rows, columns, classes, part, parts)
+    found: Ints = _COUNTS.run(engine, _labels_met(rows, columns), classes, rows, columns, classes, part, parts)
     return found
 
 
@@ -187,7 +187,9 @@ def totals(
     _check_labels(rows, columns, classes, half, 1 if half is None else 2)
     sign = _checked_sign(sign, half, classes)
     operation = _LEARNED if isinstance(sign, str) else _GIVEN
-    found: tuple[Ints, Ints] = operation.run(engine, _pairs(rows, columns), classes, rows, columns, classes, sign, half)
+    found: tuple[Ints, Ints] = operation.run(
+        engine, _labels_met(rows, columns), classes, rows, columns, classes, sign, half
+    )
     return found
 
 
@@ -228,7 +230,7 @@ def sums(rows: Labels, columns: Labels, tables: Floats, part: Ints | None = None
     """
     parts, classes = tables.shape[2], tables.shape[-1]
     _check_labels(rows, columns, classes, part, parts)
-    found: Floats = _SUMS.run(engine, _pairs(rows, columns), classes, rows, columns, tables, part)
+    found: Floats = _SUMS.run(engine, _labels_met(rows, columns), classes, rows, columns, tables, part)
     return found
 
 
@@ -304,7 +306,7 @@ def spread(
     return found
 
 
-def _pairs(rows: Labels, columns: Labels) -> float:
+def _labels_met(rows: Labels, columns: Labels) -> float:
     """How many labels meet; half of them where the agents meet themselves."""
     return len(columns) * rows.size * (0.5 if rows is columns else 1.0)
 

@@ -76,7 +76,7 @@ def is_label(builder: Any, labels: Any, label: Any, lanes: int) -> Any:
     return builder.icmp_signed("==", labels, in_all(builder, builder.trunc(label, I8), lanes))
 
 
-def _says(_: Any, line: Any, label: Any) -> Any:
+def _bits_of_label(_: Any, line: Any, label: Any) -> Any:
     """Which of the 64 labels (int8) at the address are this one, as the bits of a word."""
 
     def code(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
@@ -86,7 +86,7 @@ def _says(_: Any, line: Any, label: Any) -> Any:
     return types.uint64(types.int64, types.int64), code
 
 
-def _ones(_: Any, word: Any) -> Any:
+def _count_of_ones(_: Any, word: Any) -> Any:
     """How many bits of the word are set."""
 
     def code(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
@@ -95,5 +95,5 @@ def _ones(_: Any, word: Any) -> Any:
     return types.int64(types.uint64), code
 
 
-says: Any = intrinsic(_says)
-ones: Any = intrinsic(_ones)
+says: Any = intrinsic(_bits_of_label)
+ones: Any = intrinsic(_count_of_ones)

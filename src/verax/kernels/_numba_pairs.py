@@ -89,7 +89,7 @@ class Counter:
         each_in_threads(count, range(0, len(rows), run), threads)
 
     def _counted_cells(self, side: Side, tile: Side, g: int, end: int) -> tuple[Ints, int, Ints]:
-        """Ints of these rows and groups, the number of the first column, and the groups to skip in each row."""
+        """Cells of these rows and groups, the number of the first column, and the groups to skip in each row."""
         parts, lanes = len(self.tasks.sizes), self.lanes
         cells = np.empty((len(side.labels), end - g, parts, self.classes, self.classes * lanes), dtype=np.int64)
         first = tile.first + g * lanes

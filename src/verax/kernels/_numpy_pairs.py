@@ -12,7 +12,7 @@ import functools
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -41,17 +41,11 @@ def counts(rows: Labels, columns: Labels, classes: int, part: Ints | None, parts
     return found
 
 
-class _Way(Protocol):
-    def nanoseconds(self, rows: int, columns: int, tasks: int, classes: int, parts: int) -> float:
-        """About what all pairs take, as measured on a Zen 4 core."""
-
-    def count(self, rows: Labels, columns: Labels, part: Ints | None, found: Ints, engine: Engine) -> None:
-        """Fill found (I, J, parts, L, L)."""
-
-
-def _cheapest_way(rows: int, columns: int, tasks: int, classes: int, left_out: bool, parts: int) -> _Way:
+def _cheapest_way(
+    rows: int, columns: int, tasks: int, classes: int, left_out: bool, parts: int
+) -> _Products | _Folded | _Twofold:
     """The way that takes least on so many agents and tasks."""
-    ways: list[_Way] = [_Products(left_out)]
+    ways: list[_Products | _Folded | _Twofold] = [_Products(left_out)]
     width = classes + left_out
     for r in range(1, min(rows, 8) + 1):
         for c in range(1, min(columns, 8) + 1):
@@ -277,13 +271,7 @@ Count = Callable[[Labels, Labels, int, Ints | None, int, Engine], Ints]
 
 
 def totals(
-    rows: Labels,
-    columns: Labels,
-    classes: int,
-    sign: Sign,
-    half: Ints | None,
-    engine: Engine,
-    count: Count = counts,
+    rows: Labels, columns: Labels, classes: int, sign: Sign, half: Ints | None, engine: Engine, count: Count = counts
 ) -> tuple[Ints, Ints]:
     """See `verax.kernels.totals`; what counts may be another's."""
     parts = 1 if half is None else 2

@@ -30,7 +30,7 @@ def weighed(labels: Labels, table: Ints, engine: Engine) -> Ints:
     tasks, classes = table.shape
     flat, first = np.ascontiguousarray(table).ravel(), np.arange(tasks) * classes
     found = np.empty(len(labels), dtype=np.int64)
-    for i in _blocks(labels, 2**21):
+    for i in _agent_blocks(labels, 2**21):
         found[i] = flat[first + labels[i]].sum(1)
     return found
 
@@ -49,7 +49,7 @@ def spread(
 ) -> tuple[Floats, Floats]:
     """See `verax.kernels.spread`."""
     total, square = np.empty(len(labels)), np.empty(len(labels))
-    for i in _blocks(labels, 2**20):
+    for i in _agent_blocks(labels, 2**20):
         psi = influence(labels[i], weight, said, share[i], shift[i], engine)
         first = psi[:, :1].copy()
         psi -= first  # a psi that never changes has no spread, whatever its size
@@ -60,7 +60,7 @@ def spread(
     return total, square
 
 
-def _blocks(labels: Labels, most: int) -> Iterator[slice]:
+def _agent_blocks(labels: Labels, most: int) -> Iterator[slice]:
     """Agents by the handful, of no more labels than that."""
     step = max(1, most // max(labels.shape[1], 1))
     return (slice(i, i + step) for i in range(0, len(labels), step))
