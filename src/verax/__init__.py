@@ -29,11 +29,11 @@ Liu & Wei, "Incentives for Federated Learning: a Hypothesis Elicitation Approach
 from verax import misreport, rules
 from verax.audit import Certificate, audit
 from verax.errors import ConflictError, ExtraMissing, InputError, LedgerError, OptionError, VeraxError
-from verax.files import read, read_public, read_truth, write
 from verax.joint import Estimate, Joint, Public
 from verax.mechanisms import Mechanism, Score, Scores, score
 from verax.payments import Payment, Payments, pay
 from verax.reports import Reports
+from verax.tables import read, read_public, read_truth, write
 
 __version__ = "0.1.0"
 

@@ -176,7 +176,7 @@ def _in_shards(
     reports: list[Path], rule: str, over: str | None, floor: float | None, public: Path | None, html: Path | None
 ) -> bool:
     """Whether a pattern stands for shards, or files are so large that they had better be read as such."""
-    from verax.shards import is_pattern
+    from verax.tables import is_pattern
 
     if any(is_pattern(str(path)) for path in reports):
         return True
@@ -199,14 +199,14 @@ def _in_shards(
 
 def _sign_of_classes(sign: str | None, classes: str | None) -> Any:
     """The sign of shards, whose classes are not known before all are read."""
-    from verax import files
+    from verax import tables
     from verax.mechanisms import SIGNS
 
     if sign is None or sign in SIGNS or not os.path.exists(sign):
         return sign
     if classes is None:
         raise OptionError("a sign matrix over shards needs all classes beforehand; name them with --classes")
-    return files.read_matrix(sign, _listed(classes))
+    return tables.read_matrix(sign, _listed(classes))
 
 
 def _score_shards(
@@ -222,14 +222,14 @@ def _score_shards(
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     from verax import executors, tally
-    from verax.shards import find, read_truth
+    from verax.tables import find, truth_of
 
     if workers is not None and dask is not None:
         raise OptionError("--workers and --dask say two places to read shards; give one")
     tally.refuse_unless_additive(options)
     # a cluster's workers are elsewhere, where a path means something only from its root
     shards = find(*([path.absolute() for path in reports] if dask else reports), classes=_given_classes(classes))
-    known = None if truth is None else read_truth(truth)
+    known = None if truth is None else truth_of(truth)
     console = Console(stderr=True)
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
     with ExitStack() as stack:
@@ -356,17 +356,17 @@ def market(
     output: _Output = None,
 ) -> None:
     """Pay submissions in order, each for what it adds to the one before; closed by truth or by a survey."""
-    from verax import files
     from verax import market as markets
+    from verax import tables
 
     names = None if classes is None else _listed(classes)
     loaded, owners = _load_submissions(submissions, truth, names)
     closed = markets.market(
         markets.Submissions(loaded, owners),
         truth=None if truth is None else loaded.truth,
-        survey=None if survey is None else files.read(survey, classes=names),
+        survey=None if survey is None else tables.read(survey, classes=names),
         seed=seed,
-        initial=None if initial is None else files.read_prediction(initial, loaded.classes),
+        initial=None if initial is None else tables.read_prediction(initial, loaded.classes),
         rule=rule,
         sign=_sign(sign, loaded),
         floor=floor,
@@ -381,14 +381,14 @@ def market(
 
 
 def _load_submissions(path: Path, truth: Path | None, classes: list[str] | None) -> tuple[Reports, tuple[str, ...]]:
-    from verax import files
+    from verax import tables
 
-    loaded, owners = files.read_submissions(path, classes=classes)
+    loaded, owners = tables.read_submissions(path, classes=classes)
     if truth is None:
         return loaded, owners
     if truth.suffix.lower() == ".npy" and path.suffix.lower() != ".npz":
         raise OptionError(f"{truth}: an NPY file goes in the task order of an NPZ; beside CSV give task,label")
-    return files.read_truth(truth, loaded), owners
+    return tables.read_truth(truth, loaded), owners
 
 
 def _print_market(console: Console, closed: Market) -> None:
@@ -546,22 +546,22 @@ def _prepare(
 
 
 def _load(reports: list[Path], truth: Path | None, public: Path | None, classes: str | None) -> Reports:
-    from verax import files
-    from verax.shards import is_pattern
+    from verax import tables
+    from verax.tables import is_pattern
 
     for path in reports:
         if is_pattern(str(path)):
             raise OptionError(f"{path}: only verax score takes a pattern, without --html; name the files themselves")
-    loaded = files.read(*reports, classes=_given_classes(classes))
+    loaded = tables.read(*reports, classes=_given_classes(classes))
     for extra in (truth, public):
         if extra is not None and extra.suffix.lower() == ".npy" and any(r.suffix.lower() != ".npz" for r in reports):
             raise OptionError(
                 f"{extra}: an NPY file goes in the task order of an NPZ; beside CSV or Parquet give task,label"
             )
     if truth is not None:
-        loaded = files.read_truth(truth, loaded)
+        loaded = tables.read_truth(truth, loaded)
     loaded.scorable(str(reports[0]) if len(reports) == 1 else "these files")
-    return loaded if public is None else files.read_public(public, loaded)
+    return loaded if public is None else tables.read_public(public, loaded)
 
 
 def _listed(classes: str) -> list[str]:
@@ -575,14 +575,14 @@ def _listed(classes: str) -> list[str]:
 
 
 def _sign(sign: str | None, reports: Reports) -> Any:
-    from verax import files
+    from verax import tables
     from verax.mechanisms import SIGNS
 
     if sign is None or sign in SIGNS:
         return sign
     if not Path(sign).exists():
         raise OptionError(f"sign is {sign!r}, neither one of {', '.join(SIGNS)} nor a file; give one of them")
-    return files.read_matrix(sign, reports.classes)
+    return tables.read_matrix(sign, reports.classes)
 
 
 def _console() -> Console:
@@ -597,7 +597,7 @@ def _console() -> Console:
 
 def _document(path: Path) -> Any:
     """A JSON file, or the sentence that says why not."""
-    from verax.files import read_text
+    from verax.tables import read_text
 
     try:
         return json.loads(read_text(path))
@@ -606,7 +606,7 @@ def _document(path: Path) -> Any:
 
 
 def _write(path: Path, text: str) -> None:
-    from verax.files import write_atomically
+    from verax.tables import write_atomically
 
     write_atomically(path, lambda file: file.write(text.encode()))
 

@@ -11,11 +11,11 @@ from rich.markup import escape
 from rich.table import Table
 
 from verax.audit import Certificate, examine, to_json
-from verax.files import read, read_truth, write_atomically
 from verax.mechanisms import Options, Scores, prepare, score
 from verax.payments import Payments, clusters_of, pay
 from verax.render import plus_minus, report
 from verax.reports import Reports
+from verax.tables import read, read_truth, write_atomically
 
 _CHEATS = {
     "liar-30%": "lies on 30 %",

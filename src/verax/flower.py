@@ -31,11 +31,11 @@ from verax.audit import Certificate
 from verax.audit.copies import copies
 from verax.echo import KINSHIP, echo_test, public_features
 from verax.errors import ExtraMissing, InputError, OptionError, VeraxError
-from verax.files import write_atomically
 from verax.mechanisms import Scores, score
 from verax.page import page
 from verax.payments import Payment, Payments, minor_units, scale_of
 from verax.reports import Reports, some
+from verax.tables import write_atomically
 
 try:
     from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict

@@ -62,15 +62,15 @@ def open_(
     """Open a round: what it asks is hashed and fixed."""
     import numpy as np
 
-    from verax import files
+    from verax import tables
     from verax.reports import Reports
     from verax.rounds import Spec
 
     names = [name.strip() for row in csv.reader([classes]) for name in row]
-    listed = files.read_tasks(tasks)
+    listed = tables.read_tasks(tasks)
     asked = Reports.of(np.zeros((1, len(listed)), dtype=np.int64), tasks=listed, classes=names, source=str(tasks))
-    asked = asked if truth is None else files.read_truth(truth, asked)
-    asked = asked if public is None else files.read_public(public, asked)
+    asked = asked if truth is None else tables.read_truth(truth, asked)
+    asked = asked if public is None else tables.read_public(public, asked)
     spec = Spec(
         round, listed, tuple(names), budget, kind, currency,
         rule, over, sign, floor, scheme, min_tasks, scale, deadline,
@@ -105,10 +105,10 @@ def submit(
     db: _Db = "verax.db",
 ) -> None:
     """Hand in a report; keep the receipt that is printed."""
-    from verax import files
+    from verax import tables
 
     rounds = _rounds(db)
-    taken = rounds.submit(round, agent, files.read_prediction(report, rounds.classes(round)), key=key)
+    taken = rounds.submit(round, agent, tables.read_prediction(report, rounds.classes(round)), key=key)
     _print(taken.to_json())
 
 
@@ -164,8 +164,8 @@ def verify(
 
 
 def _head(path: Path) -> Any:
-    from verax.files import read_text
     from verax.ledger import Head
+    from verax.tables import read_text
 
     try:
         return Head(**json.loads(read_text(path))["head"])

@@ -1,0 +1,132 @@
+"""Text: CSV with commas, semicolons or tabs, read as codes, a few thousand rows at a time."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator
+from functools import partial
+from itertools import chain, islice
+from typing import IO, Any
+
+import numpy as np
+
+from verax.columns import Codes, Column, Reading, Table, header_of
+from verax.errors import InputError
+from verax.roles import names_a_task
+from verax.tables.source import Source, reason_of
+
+_LONGEST_CELL = 10_000
+_LONGEST_LINE = 2**24
+_ROWS = 4096  # taken at once
+
+
+def read_csv(source: Source, reading: Reading, expected: str) -> Table:
+    """The table of a CSV file."""
+    limit = csv.field_size_limit(_LONGEST_CELL)
+    try:
+        with source.text(reading) as file:
+            return _table(source, file, reading, expected)
+    except UnicodeDecodeError:
+        raise InputError(
+            f"{source.name}, line {_line_not_utf8(source, reading)}: not UTF-8 text; "
+            "save the file as CSV in UTF-8, or name it .npz or .parquet if it is one"
+        ) from None
+    except OSError as error:
+        raise InputError(f"{source.name}: cannot be read ({reason_of(error)}); check the file and its device") from None
+    finally:
+        csv.field_size_limit(limit)
+
+
+def _table(source: Source, file: IO[str], reading: Reading, expected: str) -> Table:
+    lines = _lines(source, file)
+    first: list[str] = []
+    for line in lines:
+        first.append(line)
+        if line.strip(", \t;\r\n\ufeff"):
+            break
+    else:
+        raise InputError(f"{source.name}: the file is empty; expected {expected}")
+    delimiter = _delimiter(source, first[-1], reading)
+    reader = csv.reader(chain(first, lines), strict=True, delimiter=delimiter)
+    blank: list[int] = []
+    header: list[str] = []
+    index: list[dict[str, int]] = []
+    codes: list[list[Codes]] = []
+    number = 0
+    for records in _chunks(source, reader):
+        rows = []
+        for record in records:
+            number += 1
+            if not "".join(record).strip():
+                blank.append(number)
+            elif not header:
+                header = header_of(record, source.name, reading)
+                index, codes = [{} for _ in header], [[] for _ in header]
+            else:
+                if len(record) != len(header):
+                    raise InputError(
+                        f"{source.name}, row {number}: the number of cells is {len(record)}, but the header has "
+                        f"{len(header)}; quote commas inside a cell"
+                    )
+                rows.append(record)
+        for i, cells in enumerate(zip(*rows, strict=True)):
+            known = index[i]
+            for cell in dict.fromkeys(cells):
+                known.setdefault(cell, len(known))
+            codes[i].append(np.fromiter(map(known.__getitem__, cells), np.int32, len(cells)))
+    if not header:
+        raise InputError(f"{source.name}: the file is empty; expected {expected}")
+    columns = {
+        name: Column.of_codes(
+            np.concatenate([np.empty(0, np.int32), *codes[i]]), index[i], f"{source.name}: column {name!r}"
+        )
+        for i, name in enumerate(header)
+    }
+    return Table(source.name, columns, 2, blank, guarded=True)
+
+
+def _lines(source: Source, file: IO[str]) -> Iterator[str]:
+    """The lines of a text, none longer than may be, nor with a NUL byte."""
+    for number, line in enumerate(iter(partial(file.readline, _LONGEST_LINE), ""), start=1):
+        if "\0" in line:
+            raise InputError(f"{source.name}, line {number}: a NUL byte, which no text has; write the file again")
+        yield line
+
+
+def _chunks(source: Source, reader: Any) -> Iterator[list[list[str]]]:
+    try:
+        while records := [*islice(reader, _ROWS)]:
+            yield records
+    except csv.Error as error:
+        long = "field larger" in str(error)
+        reason = f"a cell is longer than {_LONGEST_CELL} characters" if long else str(error)
+        raise InputError(
+            f"{source.name}, line {reader.line_num}: {reason}; expected comma-separated text, a quoted cell closed by its quote"
+        ) from None
+
+
+def _delimiter(source: Source, header: str, reading: Reading) -> str:
+    """What separates the columns: what makes a header that names the tasks, or that has columns at all."""
+    if source.endings[:1] == [".tsv"] or source.endings[:2] == [".gz", ".tsv"]:
+        return "\t"
+    found = {}
+    for mark in ",;\t":
+        try:
+            found[mark] = [name.strip() for name in next(csv.reader([header], delimiter=mark))]
+        except csv.Error:
+            found[mark] = []
+    named = [mark for mark, names in found.items() if any(names_a_task(name, reading) for name in names)]
+    if len(named) > 1 and len({len(found[mark]) for mark in named} - {1}) > 1:
+        raise InputError(
+            f"{source.name}: the header {header.strip()!r} may be separated by {' or by '.join(map(repr, named))}; "
+            "separate all by commas, and quote a name that has one"
+        )
+    several = [mark for mark in named or found if len(found[mark]) > 1]
+    return (several or named or [","])[0]
+
+
+def _line_not_utf8(source: Source, reading: Reading) -> int:
+    """The line to look at; the decoder itself only knows its place in a buffer."""
+    with source.text(reading) as file:
+        text = (line.decode(errors="replace").encode() == line for line in file.buffer)
+        return next((number for number, good in enumerate(text, start=1) if not good), 1)
