@@ -697,10 +697,16 @@ def test_files_beyond_a_gibibyte_are_read_as_shards_where_the_rule_allows(folder
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
-def test_an_interrupt_leaves_no_process_behind(folder, how):
-    os.mkfifo(folder / "99.csv")  # a shard that whoever reads it waits for
+def test_an_interrupt_leaves_no_process_behind(folder, how, tmp_path_factory):
+    slow = tmp_path_factory.mktemp("slow")  # where whoever is begun to read learns to take for ever
+    (slow / "sitecustomize.py").write_text(
+        "import sys, time\nif any('spawn_main' in argument for argument in sys.orig_argv):\n"
+        "    import verax.tables\n    verax.tables.blocks = lambda shard: time.sleep(600)\n"
+    )
+    path = os.pathsep.join([str(slow), *filter(None, [os.environ.get("PYTHONPATH")])])
     command = [sys.executable, "-c", "from verax.cli import main; main()", "score", str(folder / "*"), "--workers", "2"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True) as process:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
+                          env={**os.environ, "PYTHONPATH": path}) as process:  # fmt: skip
         parent = psutil.Process(process.pid)
         begun = time.monotonic()
         while sum("spawn_main" in argument for argument in map(globals()["command"], parent.children())) < 2:

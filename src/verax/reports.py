@@ -552,7 +552,7 @@ def _checked_rows(
     finite = np.isfinite(rows)
     refuse(~finite.all(2), lambda row: f"the probability {row[~np.isfinite(row)][0]}", "give finite numbers")
     rows = np.where(finite, rows, 1.0)
-    refuse(rows.min(2) < 0, lambda row: f"the negative probability {row.min():g}", "give numbers from 0 to 1")
+    refuse(rows.min(2) < 0, lambda row: f"the negative probability {row.min():g}", "give numbers from 0 to 1, or read logits with logits=")
     with np.errstate(over="ignore"):
         total = rows.sum(2)
         miss = np.abs(total - 1)

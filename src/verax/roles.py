@@ -98,7 +98,7 @@ def roles_of(table: Table, reading: Reading, agent: str | None = None) -> Roles:
         if _plain(who) in _AGENT and reading.agent_col is None:
             raise InputError(
                 f"{table.source}: column {who!r} may name the agents or be one, and no column is the label; "
-                "name both with agent_col= and label_col=, or rename it"
+                f"name both with agent_col= and label_col=, rename it, or leave it out with drop={who}"
             )
         raise InputError(
             f"{table.source}: no column 'label' and no p:<class> columns; expected task,agent,label, or label_col="

@@ -17,6 +17,7 @@ from verax.tables.source import Source, reason_of
 
 _LONGEST_CELL = 10_000
 _LONGEST_LINE = 2**24
+_MOST_BLANK = 10**6
 _ROWS = 4096  # taken at once
 
 
@@ -59,6 +60,8 @@ def _table(source: Source, file: IO[str], reading: Reading, expected: str) -> Ta
             number += 1
             if not "".join(record).strip():
                 blank.append(number)
+                if len(blank) > _MOST_BLANK:
+                    raise InputError(f"{source.name}: more than {_MOST_BLANK:,} blank lines; leave them out")
             elif not header:
                 header = header_of(record, source.name, reading)
                 index, codes = [{} for _ in header], [[] for _ in header]
