@@ -22,8 +22,8 @@ from hypothesis.extra import numpy as hnp
 
 import verax
 from verax import Reports, tables
-from verax.tables import writing
 from verax.reports import class_order
+from verax.tables import writing
 
 AWKWARD = ("a,b", 'say "hi"', "it's", "猫", "naïve", "two words", "-1", "nan", "None", "p:x", "=1+1", "🙂")
 FORMATS = ["long.csv", "wide.csv", "long.parquet", "wide.parquet", "reports.npz"]

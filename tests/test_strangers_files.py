@@ -187,7 +187,7 @@ def test_columns_may_be_named():
     text = b"when,who,what,why\nt1,ann,cat,x\nt2,ann,dog,y\n"
     found = verax.read(text, task_col="when", agent_col="who", label_col="what", drop=["why"])
     assert labels_of(found) == {("ann", "t1"): "cat", ("ann", "t2"): "dog"}
-    with pytest.raises(InputError, match="no column 'nowhere' among .*task_col="):
+    with pytest.raises(InputError, match=r"no column 'nowhere' among .*task_col="):
         verax.read(text, task_col="nowhere")
     with pytest.raises(OptionError, match="'colour' says nothing about reading"):
         verax.read(text, colour="red")
@@ -210,7 +210,7 @@ def test_a_column_of_truth_is_the_truth_where_it_is_named():
     assert found.agents == ("ann", "bob")
     assert [found.classes[i] for i in found.truth] == ["cat", "dog", "dog"]
     long = LONG.replace("label", "label,gold").replace(",cat\n", ",cat,cat\n").replace(",dog\n", ",dog,cat\n").encode()
-    with pytest.raises(InputError, match="row 7: task 't3' has the truth 'cat' here and|keep one|column 'gold'"):
+    with pytest.raises(InputError, match=r"row 7: task 't3' has the truth 'cat' here and|keep one|column 'gold'"):
         verax.read(long)
     assert verax.read(long.replace(b"t2,ann,dog,cat", b"t2,ann,dog,dog").replace(b"t2,bob,dog,cat", b"t2,bob,dog,dog"),
                       truth_col="gold").truth is not None  # fmt: skip
@@ -234,7 +234,11 @@ def test_the_index_column_of_pandas_is_left_out_and_it_is_said(name):
 def test_a_column_of_ids_times_or_prose_is_refused_by_name():
     rng = np.random.default_rng(0)
     right = rng.integers(0, 3, 40)
-    for cells in (range(100, 140), rng.random(40).round(9), [f"What is the answer to question {i}?" for i in range(40)]):
+    for cells in (
+        range(100, 140),
+        rng.random(40).round(9),
+        [f"What is the answer to question {i}?" for i in range(40)],
+    ):
         rows = [f"t{i},{right[i]},{rng.integers(0, 3)},{cell}" for i, cell in enumerate(cells)]
         with pytest.raises(InputError, match=r"column 'extra' has 40 different texts in 40 rows.*drop=extra"):
             verax.read("\n".join(["task,ann,bob,extra", *rows]).encode())
@@ -259,7 +263,7 @@ def test_distinct_numbers_for_labels_are_too_many_classes():
     with pytest.raises(InputError, match=f"too many classes: {many:,} distinct labels on 2,000 tasks; is `agent 0` a"):
         Reports.of(frame)
     long = frame.melt("task", var_name="agent", value_name="label")
-    with pytest.raises(InputError, match="too many classes: .* distinct labels on 2,000 tasks; is `label` a number"):
+    with pytest.raises(InputError, match=r"too many classes: .* distinct labels on 2,000 tasks; is `label` a number"):
         verax.read(long)
 
 
@@ -351,7 +355,10 @@ def test_a_header_that_could_be_separated_in_two_ways_is_refused():
 
 
 def test_a_folder_holds_one_file_an_agent(tmp_path):
-    for agent, content in {"ann.csv": "task,label\nt1,cat\nt2,dog\nt3,cat\n", "bob.tsv": "id\tanswer\nt1\tcat\n"}.items():
+    for agent, content in {
+        "ann.csv": "task,label\nt1,cat\nt2,dog\nt3,cat\n",
+        "bob.tsv": "id\tanswer\nt1\tcat\n",
+    }.items():
         (tmp_path / agent).write_text(content)
     found = verax.read(tmp_path)
     assert found.agents == ("ann", "bob")
@@ -496,8 +503,8 @@ def test_pipes_devices_and_folders_that_cannot_be_read_answer_at_once(tmp_path):
     for path in (tmp_path / "pipe.csv", "/dev/zero", "/dev/null"):
         with pytest.raises(InputError, match="is a pipe or a device"):
             verax.read(path)
+    (tmp_path / "empty").mkdir()
     with pytest.raises(InputError, match="is a folder with no file"):
-        (tmp_path / "empty").mkdir()
         verax.read(tmp_path / "empty")
 
 
@@ -522,7 +529,7 @@ def test_whole_numbers_that_pandas_made_floats_are_whole_numbers():
     assert (found.tasks, found.classes) == (("1", "2", "3"), ("4", "5"))
     assert found.labels.tolist() == [[0, -1, 1], [0, 1, 1]]
     assert found.notes == ()
-    with pytest.raises(InputError, match="column 'ann' has 0.5; write labels and tasks as text or whole numbers"):
+    with pytest.raises(InputError, match=r"column 'ann' has 0.5; write labels and tasks as text or whole numbers"):
         Reports.of(pd.DataFrame({"task": [1, 2], "ann": [0.5, 1.0]}))
 
 
@@ -543,7 +550,10 @@ def test_arrays_and_mappings_of_labels_are_reports():
         assert labels_of(Reports.of(given)) == wanted
     assert Reports.of(np.array([[0.0, 1.0], [np.nan, 0.0]])).labels.tolist() == [[0, 1], [-1, 0]]
     assert Reports.of([[0, None], [1, 1]]).labels.tolist() == [[0, -1], [1, 1]]
-    assert labels_of(Reports.of({"ann": ["cat", "dog"]}, tasks=["s", "t"])) == {("ann", "s"): "cat", ("ann", "t"): "dog"}
+    assert labels_of(Reports.of({"ann": ["cat", "dog"]}, tasks=["s", "t"])) == {
+        ("ann", "s"): "cat",
+        ("ann", "t"): "dog",
+    }
     assert labels_of(Reports.of({"ann": {"s": "cat"}, "bob": {"t": "dog"}})) == {
         ("ann", "s"): "cat", ("bob", "t"): "dog",
     }  # fmt: skip
@@ -609,7 +619,9 @@ def test_a_shape_says_how_much_there_is():
 
 def test_cells_that_a_spreadsheet_would_compute_are_guarded_and_come_back(tmp_path):
     names = ["=1+1", "+x", "@SUM(A1)", "-", "-cmd", "'=x", "it's", "NA", "-1", "'quoted'"]
-    reports = Reports.of([[*range(10)], [*range(9, -1, -1)]], agents=["=ann", "@bob"], tasks=names, classes=sorted(names))
+    reports = Reports.of(
+        [[*range(10)], [*range(9, -1, -1)]], agents=["=ann", "@bob"], tasks=names, classes=sorted(names)
+    )
     for wide in (False, True):
         verax.write(reports, tmp_path / "r.csv", wide=wide)
         found = verax.read(tmp_path / "r.csv")

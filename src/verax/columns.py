@@ -123,12 +123,14 @@ class Column:
     @classmethod
     def of_codes(cls, codes: Codes, raw: Iterable[str], where: str = "a column") -> Column:
         """From codes, -1 an empty cell, of texts as they were written: cleaned, they may be fewer."""
-        index: dict[str, int] = {}
-        raw = [*raw]
-        place = [index.setdefault(text, len(index)) if text else -1 for text in map(clean, raw)]
-        if place != [*range(len(raw))]:
-            codes = np.array([*place, -1], dtype=np.int32)[codes]
-        return cls(codes, [*index], where=where)
+        texts = [*map(str.strip, raw)]
+        if not "".join(texts).isascii():
+            texts = [*map(clean, texts)]
+        if "" in (distinct := {*texts}) or len(distinct) < len(texts):
+            index: dict[str, int] = {}
+            place = [index.setdefault(text, len(index)) if text else -1 for text in texts]
+            codes, texts = np.array([*place, -1], dtype=np.int32)[codes], [*index]
+        return cls(codes, texts, where=where)
 
     @classmethod
     def of_floats(cls, values: Floats, where: str = "a column") -> Column:
@@ -160,11 +162,12 @@ class Column:
     @cached_property
     def used(self) -> list[bool]:
         """Which of the texts some cell has."""
-        return (np.bincount(self.codes + 1, minlength=len(self.texts) + 1)[1:] > 0).tolist()
+        return [*map(bool, np.bincount(self.codes + 1, minlength=len(self.texts) + 1)[1:].tolist())]
 
     def cells(self) -> list[str]:
         """The texts, cell by cell."""
-        return np.array([*self.texts, ""], dtype=object)[self.codes].tolist()
+        texts = [*self.texts, ""]
+        return [texts[code] for code in self.codes.tolist()]
 
     def numbers(self, refuse: Callable[[int, str], NoReturn]) -> Floats:
         """The cells as numbers; `refuse` is told the first cell that is none, and what it holds."""
@@ -183,10 +186,6 @@ class Column:
             code = int(self.codes[row])
             refuse(row, f"has {self.texts[code]!r}" if code >= 0 else "is empty")
         return found[self.codes]
-
-    def without(self, rows: npt.NDArray[np.bool_]) -> Column:
-        """The other cells."""
-        return Column(self.codes[~rows], self.texts, where=self._where)
 
 
 def text_of(value: Any, where: str = "a cell") -> str:

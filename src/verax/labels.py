@@ -116,13 +116,15 @@ def checked_names(given: Iterable[object] | None, count: int, what: str, source:
     if given is None:
         return tuple(map(str, range(count)))
     names = tuple(map(str, given.tolist() if isinstance(given, np.ndarray) else given))
-    if not all(map(str.isascii, names)):
+    if not "".join(names).isascii():
         names = tuple(unicodedata.normalize("NFC", name) for name in names)
     if len(names) != count:
         raise InputError(f"{source}: {len(names)} {what} names for {count}; give one name each")
     if len(set(names)) < count:
         twice = Counter(names).most_common(1)[0][0]
         raise InputError(f"{source}: {what} {twice!r} appears twice; names must differ")
+    if all(names) and (*map(str.strip, names),) == names and (what == "class" or "".join(names).isprintable()):
+        return names
     for name in names:
         # labels are only ever shown quoted, so a line break in one does no harm
         if not name or name != name.strip() or not (what == "class" or name.isprintable()):

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from verax.columns import Column, Reading, Table
+from verax.columns import Codes, Column, Reading, Table
 from verax.errors import InputError
 from verax.labels import (
     MISSING,
@@ -47,7 +47,7 @@ def laid_out(table: Table, reading: Reading, roles: Roles | None = None, agent: 
     return _of_long(table, reading, roles, agent) if not roles.agents else _of_wide(table, reading, roles)
 
 
-def task_names(table: Table, column: str) -> tuple[list[str], Array]:
+def task_names(table: Table, column: str) -> tuple[list[str], Codes]:
     """The tasks in order of first appearance, and which of them each row is about."""
     codes = table.columns[column].codes
     for row in np.nonzero(codes < 0)[0][:1].tolist():
@@ -64,9 +64,11 @@ def one_row_a_task(table: Table, column: str) -> list[str]:
     return names
 
 
-def _ranked(table: Table, name: str) -> tuple[list[str], Array]:
+def _ranked(table: Table, name: str) -> tuple[list[str], Codes]:
     """Texts in order of first appearance, and which of them each cell has."""
     column = table.columns[name]
+    if np.array_equal(column.codes, np.arange(len(column.texts))):
+        return [*map(unguarded, column.texts)] if table.guarded else [*column.texts], column.codes
     first = np.full(len(column.texts) + 1, len(column))
     first[column.codes[::-1]] = np.arange(len(column))[::-1]  # of those that share a code, the first stays
     order = np.argsort(first, kind="stable")[: int((first < len(column)).sum())]
@@ -83,7 +85,7 @@ def _of_wide(table: Table, reading: Reading, roles: Roles) -> Laid:
     labels = np.empty((len(roles.agents), len(tasks)), dtype=label_type(len(names)))
     agents = tuple(map(unguarded, roles.agents)) if table.guarded else roles.agents
     for k, agent in enumerate(agents):
-        labels[k] = _recoded(table, table.columns[roles.agents[k]], code, names, lambda _, agent=agent: agent)
+        labels[k] = _recoded(table, table.columns[roles.agents[k]], code, names, [agent])
     return Laid(
         labels, None, agents, tuple(tasks), names, reading.classes is not None,
         _truth_beside(table, roles, tasks, np.arange(len(tasks))), (*table.notes, *roles.notes, *notes),
@@ -93,14 +95,14 @@ def _of_wide(table: Table, reading: Reading, roles: Roles) -> Laid:
 def _of_long(table: Table, reading: Reading, roles: Roles, agent: str | None) -> Laid:
     task_list, task = task_names(table, roles.task)
     if roles.agent is None:
-        agent_list, who = [agent or ""], np.zeros(len(task), dtype=np.int64)
+        agent_list, who = [agent or ""], np.zeros_like(task)
     else:
         for row in np.nonzero(table.columns[roles.agent].codes < 0)[0][:1].tolist():
             table.refuse(row, f"column {roles.agent!r} is empty; every row needs an agent")
         agent_list, who = _ranked(table, roles.agent)
     shape = len(agent_list), len(task_list)
     reading.refuse_cells(table.source, *shape, *[len(roles.rows)] * bool(roles.rows))
-    place = who * len(task_list) + task
+    place = who.astype(np.int64) * len(task_list) + task
     _refuse_twice(table, place, agent_list, task_list)
     classes = _row_classes(table, reading, roles)
     labelled = [] if roles.label is None else [roles.label]
@@ -109,7 +111,7 @@ def _of_long(table: Table, reading: Reading, roles: Roles, agent: str | None) ->
     for column in map(table.columns.__getitem__, labelled):
         if classes is None and len(agent_list) > 1 and is_unique(column):
             refuse_classes(table.source, len(column.texts), len(task_list), labelled[0], reading)
-        cells = _recoded(table, column, code, names, lambda row: agent_list[who[row]])
+        cells = _recoded(table, column, code, names, agent_list, who)
     rows = None
     if roles.rows:
         found = np.stack([table.numbers(roles.rows[name]) for name in _in_order(roles.rows, names)], axis=1)
@@ -204,16 +206,17 @@ def _minus_one(names: Sequence[str], known: set[str]) -> Iterator[str]:
 
 
 def _recoded(
-    table: Table, column: Column, code: Mapping[str, int], names: Sequence[str], agent: Callable[[int], str]
-) -> Labels:
+    table: Table, column: Column, code: Mapping[str, int], names: Sequence[str], agents: Sequence[str],
+    who: Array | None = None,
+) -> Labels:  # fmt: skip
     """The cells as classes; a text that is none is refused, by the first row that has it."""
     lost = [
         i for i, (text, used) in enumerate(zip(column.texts, column.used, strict=True)) if used and text not in code
     ]
     if lost:
         row = int(np.isin(column.codes, lost).argmax())
-        text = column.texts[int(column.codes[row])]
-        table.refuse(row, f"agent {agent(row)!r} has the unknown label {text!r}; the classes are {some(names)}")
+        agent, text = agents[0 if who is None else int(who[row])], column.texts[int(column.codes[row])]
+        table.refuse(row, f"agent {agent!r} has the unknown label {text!r}; the classes are {some(names)}")
     new = np.array([*(code.get(text, -1) for text in column.texts), -1], dtype=label_type(len(names)))
     return np.asarray(new[column.codes])
 
@@ -256,7 +259,7 @@ def truth_map(table: Table, reading: Reading, some_known: bool = False) -> dict[
 
 def public_array(table: Table, tasks: Sequence[str], reading: Reading) -> Array:
     """The public signal of these tasks: strata of `task,label`, or features of `task,x1,x2,...`."""
-    kept, _, _ = kept_columns(table, replace(reading, agent_col=None, label_col=None, truth_col=None))
+    kept, _ = kept_columns(table, replace(reading, agent_col=None, label_col=None, truth_col=None))
     task = task_column(table.source, kept, reading, PUBLIC)
     place = {name: row for row, name in enumerate(one_row_a_task(table, task))}
     lost = [name for name in tasks if name not in place]

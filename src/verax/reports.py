@@ -5,26 +5,35 @@ Every refusal is one sentence: what was seen, where, what was expected, what to 
 
 from __future__ import annotations
 
-import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from verax.columns import Column, Reading, frame_of, is_frame, table_of, text_of
+from verax.arrays import (
+    checked_rows,
+    class_count,
+    is_indexed,
+    label_array,
+    laid_texts,
+    probability_array,
+    rows_of_agents,
+    signal_array,
+    texts_by_task,
+    whole_numbers,
+)  # fmt: skip
+from verax.columns import Reading, Table, frame_of, is_frame, table_of, text_of
 from verax.errors import InputError
 from verax.labels import MOST_CLASSES, Array, Floats, Labels, class_index, clean, number, numbers_of
 from verax.labels import checked_names as checked_names
 from verax.labels import class_order as class_order
 from verax.labels import narrow as narrow
 from verax.labels import some as some
-from verax.layout import Laid, Roles, Table, laid_out, public_array, truth_map
-
-_MISS_OF_ONE = 2e-3  # float16 rows miss 1 by 5e-4
-_EXACT = 1e-9
+from verax.layout import Laid, laid_out, public_array, truth_map
+from verax.roles import Roles
 
 
 @dataclass(frozen=True)
@@ -90,21 +99,22 @@ class Reports:
         if reading:
             raise InputError(f"{source}: {min(reading)}= is for data frames and files; give names with agents=, tasks=")
         if isinstance(labels, Mapping):
-            agents, tasks, labels = _of_agents(labels, agents, tasks, source)
-        rows = None if probabilities is None else _probability_array(probabilities, source)
-        held = None if labels is None else _label_array(labels, source)
+            agents, tasks, labels = rows_of_agents(labels, agents, tasks, source)
+        rows = None if probabilities is None else probability_array(probabilities, source)
+        held = None if labels is None else label_array(labels, source)
         if held is None and rows is None:
             raise InputError(
                 f"{source}: neither labels nor probabilities; give labels (K, N) or probabilities (K, N, L)"
             )
-        given, notes = classes is not None or rows is not None, ()
+        given = classes is not None or rows is not None
+        notes: tuple[str, ...] = ()
         if held is None:
             assert rows is not None
             held = rows.argmax(2)
         elif held.dtype.kind not in "iu":
-            laid = _of_texts(held, agents, tasks, classes, source)
+            laid = laid_texts(held, agents, tasks, classes, source)
             held, classes, notes = laid.labels, laid.classes, laid.notes
-        size = len(classes) if classes is not None else rows.shape[2] if rows is not None else _counted(held, source)
+        size = len(classes) if classes is not None else rows.shape[2] if rows is not None else class_count(held, source)
         class_names = checked_names(classes, size, "class", source)
         agent_names = checked_names(agents, held.shape[0], "agent", source)
         task_names = checked_names(tasks, held.shape[1], "task", source)
@@ -114,7 +124,7 @@ class Reports:
                     f"{source}: probabilities have shape {rows.shape}, labels {held.shape}, "
                     f"and there are {size} classes; give probabilities of shape (agents, tasks, classes)"
                 )
-            rows = _checked_rows(rows, held, agent_names, task_names, source)
+            rows = checked_rows(rows, held, agent_names, task_names, source)
         outside = held.size and (held.min() < -1 or held.max() >= size)
         for bad in np.argwhere((held < -1) | (held >= size))[:1] if outside else ():
             raise InputError(
@@ -133,9 +143,11 @@ class Reports:
     def _of_laid(cls, laid: Laid, source: str) -> Reports:
         """Reports from arrays whose codes are known to be right."""
         agents = checked_names(laid.agents, len(laid.agents), "agent", source)
-        tasks = checked_names(laid.tasks, len(laid.tasks), "task", source)
+        tasks = laid.tasks
+        if len({*tasks}) < len(tasks) or not "".join(tasks).isprintable():
+            checked_names(tasks, len(tasks), "task", source)
         classes = checked_names(laid.classes, len(laid.classes), "class", source)
-        rows = None if laid.rows is None else _checked_rows(laid.rows, laid.labels, agents, tasks, source)
+        rows = None if laid.rows is None else checked_rows(laid.rows, laid.labels, agents, tasks, source)
         found = cls(laid.labels, agents, tasks, classes, rows, classes_given=laid.classes_given, notes=laid.notes)
         return found if laid.truth is None else found.with_truth(laid.truth, source)
 
@@ -210,7 +222,7 @@ class Reports:
         """
         if is_frame(public):
             return replace(self, public=public_array(table_of(public, source, Reading()), self.tasks, Reading()))
-        return replace(self, public=_public_array(public, len(self.tasks), source))
+        return replace(self, public=signal_array(public, len(self.tasks), source))
 
     def with_truth(self, truth: Any, source: str = "the truth") -> Reports:
         """The reports with the truth of some or all tasks.
@@ -225,11 +237,11 @@ class Reports:
             return self._with_truth_of(
                 truth_map(table_of(truth, source, Reading()), Reading(), some_known=True), source
             )
-        if _is_indexed(truth):
+        if is_indexed(truth):
             truth = dict(truth.items())
         if isinstance(truth, Mapping):
-            return self._with_truth_of(_texts_by_task(truth, source), source)
-        array = _whole(np.asarray(truth), source)
+            return self._with_truth_of(texts_by_task(truth, source), source)
+        array = whole_numbers(np.asarray(truth), source)
         if array.shape == (len(self.tasks),) and array.dtype.kind in "OUSTb":
             texts = [clean(text_of(value, source)) for value in array.tolist()]
             return self._with_truth_of(dict(zip(self.tasks, texts, strict=True)), source)
@@ -261,7 +273,7 @@ class Reports:
                 raise InputError(
                     f"{source}: task {task!r} has the unknown label {label!r}; the classes are {some(self.classes)}"
                 )
-        seen = {*known} - {None}
+        seen = {label for label in known if label is not None}
         if self.classes and not self.classes_given and not any(label in index for label in seen):
             raise InputError(
                 f"{source}: the truth and the reports share no label: {some(sorted(seen))} against "
@@ -432,134 +444,3 @@ def _places(found: list[int]) -> list[int] | slice:
 def _spelling_note(changed: Mapping[str, str], where: str) -> list[str]:
     shown = ", ".join(f"{label!r} is read as {text}" for label, text in sorted(changed.items())[:3])
     return [f"{where}{shown}{' and so on' if len(changed) > 3 else ''}"] if changed else []
-
-
-def _is_indexed(truth: Any) -> bool:
-    """Whether it is a pandas Series that says which task each label is of."""
-    return type(truth).__module__.startswith("pandas") and type(getattr(truth, "index", None)).__name__ != "RangeIndex"
-
-
-def _texts_by_task(truth: Mapping[Any, Any], source: str) -> dict[str, str]:
-    found = {clean(text_of(task, source)): clean(text_of(label, source)) for task, label in truth.items()}
-    if len(found) < len(truth):
-        twice = next(task for task in map(str, truth) if task not in found)
-        raise InputError(f"{source}: two names of tasks become one, such as {twice!r}; keep one")
-    return found
-
-
-def _of_agents(
-    labels: Mapping[Any, Any], agents: Sequence[str] | None, tasks: Sequence[str] | None, source: str
-) -> tuple[Sequence[str], Sequence[str] | None, list[Any]]:
-    """The agents, tasks and labels of {agent: labels} or {agent: {task: label}}."""
-    if agents is not None:
-        raise InputError(f"{source}: agents are named twice, in the mapping and by agents=; leave agents= out")
-    held = [*labels.values()]
-    if held and all(isinstance(each, Mapping) for each in held):
-        tasks = tasks if tasks is not None else [*dict.fromkeys(task for each in held for task in each)]
-        held = [[each.get(task) for task in tasks] for each in held]
-        tasks = [clean(text_of(task, source)) for task in tasks]
-    return [clean(text_of(agent, source)) for agent in labels], tasks, [np.asarray(each).tolist() for each in held]
-
-
-def _of_texts(
-    held: npt.NDArray[Any], agents: Sequence[str] | None, tasks: Sequence[str] | None, classes: Sequence[str] | None,
-    source: str,
-) -> Laid:  # fmt: skip
-    """The arrays that texts make, as those of a wide table."""
-    who = checked_names(agents, held.shape[0], "agent", source)
-    places = Column(np.arange(held.shape[1]), checked_names(tasks, held.shape[1], "task", source))
-    columns = {a: Column.of(row, f"{source}: agent {a!r}") for a, row in zip(who, held.tolist(), strict=True)}
-    roles = Roles("", agents=who)
-    return laid_out(Table(source, {"": places, **columns}), Reading.of(None, classes=classes), roles)
-
-
-def _counted(labels: Array, source: str) -> int:
-    """How many classes labels without names make."""
-    size = int(labels.max(initial=0)) + 1
-    if size > MOST_CLASSES:
-        raise InputError(
-            f"{source}: label {size - 1} without named classes; give classes, or labels below {MOST_CLASSES}"
-        )
-    return size
-
-
-def _public_array(public: npt.ArrayLike, tasks: int, source: str) -> Array:
-    array = np.asarray(public)
-    if array.ndim not in (1, 2) or len(array) != tasks:
-        raise InputError(
-            f"{source}: public has shape {array.shape} for {tasks} tasks; give (N,) or (N, m), one entry a task"
-        )
-    return array
-
-
-def _label_array(labels: Any, source: str) -> npt.NDArray[Any]:
-    """Labels (K, N): integers, -1 an abstention, or an array of texts."""
-    try:
-        array = _whole(np.asarray(labels), source)
-    except ValueError:
-        raise InputError(f"{source}: rows of labels differ in length; give one label or None for every task") from None
-    if array.ndim != 2 or array.dtype.kind not in "iuOUSTb" or (array.size == 0 and array.dtype.kind not in "iu"):
-        raise InputError(
-            f"{source}: labels have shape {array.shape} and type {array.dtype}; give integers of shape (agents, tasks)"
-        )
-    if array.dtype.kind == "u" and array.size and array.max() > np.iinfo(np.int64).max:
-        raise InputError(
-            f"{source}: label {array.max()} is no label; give 0 up, and -1 for an abstention in signed integers"
-        )
-    return array
-
-
-def _whole(array: npt.NDArray[Any], source: str) -> npt.NDArray[Any]:
-    """Whole floats as integers, NaN and None as -1; other arrays as they are."""
-    if (
-        array.dtype.kind == "O"
-        and array.size
-        and all(
-            x is None or (isinstance(x, int | float | np.integer | np.floating) and not isinstance(x, bool))
-            for x in array.ravel().tolist()
-        )
-    ):
-        array = np.array([math.nan if x is None else x for x in array.ravel().tolist()], float).reshape(array.shape)
-    if array.dtype.kind != "f" or not array.size:
-        return array
-    known = ~np.isnan(array)
-    bad = known & (array != np.round(array)) | np.isinf(array)
-    if bad.any():
-        raise InputError(f"{source}: label {array[bad][0]:g} is no whole number; give labels as text or whole numbers")
-    return np.where(known, array, -1).astype(np.int64)
-
-
-def _probability_array(probabilities: npt.ArrayLike, source: str) -> Floats:
-    array = np.asarray(probabilities)
-    if array.ndim != 3 or array.dtype.kind not in "fiu" or not array.shape[2]:
-        raise InputError(
-            f"{source}: probabilities have shape {array.shape} and type {array.dtype}; "
-            "give numbers of shape (agents, tasks, classes)"
-        )
-    return array.astype(np.float64)
-
-
-def _checked_rows(
-    rows: Floats, labels: npt.NDArray[Any], agents: Sequence[str], tasks: Sequence[str], source: str
-) -> Floats:
-    """Rows that are probabilities: finite, not negative, summing to 1; abstentions become NaN."""
-    answered = labels >= 0
-
-    def refuse(wrong: Any, what: Callable[[Floats], str], remedy: str) -> None:
-        for k, n in np.argwhere(wrong & answered)[:1]:
-            raise InputError(f"{source}: agent {agents[k]!r}, task {tasks[n]!r} has {what(rows[k, n])}; {remedy}")
-
-    finite = np.isfinite(rows)
-    refuse(~finite.all(2), lambda row: f"the probability {row[~np.isfinite(row)][0]}", "give finite numbers")
-    rows = np.where(finite, rows, 1.0)
-    refuse(rows.min(2) < 0, lambda row: f"the negative probability {row.min():g}", "give numbers from 0 to 1, or read logits with logits=")
-    with np.errstate(over="ignore"):
-        total = rows.sum(2)
-        miss = np.abs(total - 1)
-        refuse(
-            miss > _MISS_OF_ONE,
-            lambda row: f"probabilities that sum to {row.sum():.6g}",
-            "make each row sum to 1, or read logits with logits=",
-        )
-    total[~answered | (miss <= _EXACT)] = 1.0
-    return np.where(answered[..., None], rows / total[..., None], np.nan)

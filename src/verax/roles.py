@@ -20,10 +20,10 @@ TRUTH = "task,label"
 PUBLIC = "task,label or task and columns of numbers"
 SUBMISSIONS = "step,task,agent,label"
 
-_TASK = {"task_id", "id", "item", "item_id", "question", "question_id", "example", "example_id", "sample", "sample_id",
-         "instance", "instance_id", "doc_id"}  # fmt: skip
-_AGENT = {"model", "model_name", "model_id", "participant", "annotator", "annotator_id", "worker_id", "agent_id", "rater",
-          "user", "user_id"}  # fmt: skip
+_TASK = {f"{what}{end}" for what in ("item", "question", "example", "sample", "instance") for end in ("", "_id")}
+_TASK |= {"id", "task_id", "doc_id"}
+_AGENT = {f"{what}{end}" for what in ("model", "annotator", "participant", "rater", "user") for end in ("", "_id")}
+_AGENT |= {"agent_id", "worker_id", "model_name"}
 _LABEL = {"prediction", "predicted", "pred", "answer", "response", "vote", "choice", "annotation"}
 _TRUE = {"truth", "gold", "target", "ground_truth", "true_label", "gold_label", "y_true", "reference", "correct"}
 _ABOUT = {"category", "prompt", "text", "input", "index", "subject", "topic", "difficulty", "timestamp", "time", "date",
@@ -73,20 +73,12 @@ class Roles:
     truth: str | None = None
     rows: Mapping[str, str] = field(default_factory=dict)  # class -> column of its probabilities
     agents: tuple[str, ...] = ()
-    dropped: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
-
-    def reading(self, reading: Reading) -> Reading:
-        """A reading by which other parts of the same table are read alike."""
-        return replace(
-            reading, task_col=self.task, agent_col=self.agent, label_col=self.label, truth_col=self.truth,
-            drop=(*reading.drop, *self.dropped),
-        )  # fmt: skip
 
 
 def roles_of(table: Table, reading: Reading, agent: str | None = None) -> Roles:
     """What the columns of reports are; `agent` is whose they are where no column says."""
-    kept, dropped, notes = kept_columns(table, reading)
+    kept, notes = kept_columns(table, reading)
     task = task_column(table.source, kept, reading, REPORTS if agent is None else TRUTH)
     truth = _chosen(reading.truth_col, "truth_col", kept, table.source)
     rest = [name for name in kept if name not in (task, truth)]
@@ -109,7 +101,7 @@ def roles_of(table: Table, reading: Reading, agent: str | None = None) -> Roles:
                 f"{table.source}: label_col= is of a long file, and no column names the agents; give agent_col="
             )
         agents = _wide_agents(table, rest, reading)
-        found = Roles(task, None, None, truth, {}, agents, dropped, notes)
+        found = Roles(task, None, None, truth, {}, agents, notes)
         return replace(found, notes=(*notes, *_said(found), *_strangers(table, agents)))
     named = [name[2:].strip() for name in rest if name.startswith("p:")]
     checked_names(named, len(named), "class", table.source)
@@ -118,32 +110,31 @@ def roles_of(table: Table, reading: Reading, agent: str | None = None) -> Roles:
         true = _plain(strange[0]) in _TRUE
         remedy = f"name it with truth_col={strange[0]}, or " if true else ""
         raise InputError(
-            f"{table.source}: column {strange[0]!r} is not understood; expected task,agent,label and p:<class> columns: "
-            f"{remedy}leave it out with drop={strange[0]}"
+            f"{table.source}: column {strange[0]!r} is not understood; expected task,agent,label and p:<class> "
+            f"columns; {remedy}leave it out with drop={strange[0]}"
         )
-    found = Roles(task, who, label, truth, rows, (), dropped, notes)
+    found = Roles(task, who, label, truth, rows, (), notes)
     return replace(found, notes=(*notes, *_said(found)))
 
 
-def kept_columns(table: Table, reading: Reading) -> tuple[list[str], tuple[str, ...], tuple[str, ...]]:
+def kept_columns(table: Table, reading: Reading) -> tuple[list[str], tuple[str, ...]]:
     """The columns that are not to be left out, and a word on those that nobody asked to leave out."""
     chosen = {reading.task_col, reading.agent_col, reading.label_col, reading.truth_col}
-    kept, dropped, notes = [], [name for name in table.columns if name in reading.drop], []
+    kept, notes = [], []
     for name, column in table.columns.items():
+        unnamed = name.startswith("Unnamed: ") and name not in chosen
         if name in reading.drop:
             continue
-        index = name.startswith("__index_level_") or (name.startswith("Unnamed: ") and _counts_rows(column))
-        if index and name not in chosen:
-            dropped.append(name)
+        if (name.startswith("__index_level_") and name not in chosen) or (unnamed and _counts_rows(column)):
             notes.append(f"{table.source}: column {name!r} counts the rows, as pandas writes them, and is left out")
-        elif name.startswith("Unnamed: ") and name not in chosen:
+        elif unnamed:
             raise InputError(
                 f"{table.source}: column {int(name[9:]) + 1 if name[9:].isdigit() else name!r} has no name; "
                 f"give every column a header, or leave it out with drop='{name}'"
             )
         else:
             kept.append(name)
-    return kept, tuple(dropped), tuple(notes)
+    return kept, tuple(notes)
 
 
 def _counts_rows(column: Column) -> bool:
@@ -206,8 +197,8 @@ def _wide_agents(table: Table, names: Sequence[str], reading: Reading) -> tuple[
         if _plain(name) in _NO_AGENT:
             true = _plain(name) in _TRUE | _LABEL | {"label"}
             raise InputError(
-                f"{table.source}: column {name!r} is {'a label or the truth' if true else 'about the tasks'} by its name, "
-                f"and no agent; {f'name the truth with truth_col={name}, ' if true else ''}"
+                f"{table.source}: column {name!r} is {'a label or the truth' if true else 'about the tasks'} by its "
+                f"name, and no agent; {f'name the truth with truth_col={name}, ' if true else ''}"
                 f"leave it out with drop={name}, or rename it"
             )
     _refuse_unique(table, names, reading)
@@ -261,12 +252,13 @@ def _strangers(table: Table, agents: Sequence[str]) -> Iterator[str]:
 
 def truth_columns(table: Table, reading: Reading) -> tuple[str, str]:
     """The columns of task and label of a truth file; those chosen for the reports count where it has them."""
-    here = {option: name if name in table.columns else None for option, name in
-            (("task_col", reading.task_col), ("label_col", reading.truth_col or reading.label_col))}  # fmt: skip
-    kept, _, _ = kept_columns(table, replace(reading, agent_col=None, truth_col=None, **here))
-    task = task_column(table.source, kept, replace(reading, task_col=here["task_col"]), TRUTH)
+    chosen = [name if name in table.columns else None
+              for name in (reading.task_col, reading.truth_col or reading.label_col)]  # fmt: skip
+    here = replace(reading, task_col=chosen[0], label_col=chosen[1], agent_col=None, truth_col=None)
+    kept, _ = kept_columns(table, here)
+    task = task_column(table.source, kept, here, TRUTH)
     rest = [name for name in kept if name != task]
-    label = _found(table.source, rest, here["label_col"], "truth_col", ("label",), _TRUE | _LABEL)
+    label = _found(table.source, rest, chosen[1], "truth_col", ("label",), _TRUE | _LABEL)
     if label is None or len(rest) > 1:
         raise InputError(
             f"{table.source}: columns {some(table.columns)}; expected {TRUTH} for truth: "

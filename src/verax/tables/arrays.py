@@ -54,7 +54,7 @@ class _Header:
     shape: tuple[int, ...]
     fortran: bool
     dtype: npt.DTypeLike
-    bytes: int
+    held: int
 
     @classmethod
     def of(cls, file: IO[bytes], size: int) -> _Header:
@@ -71,7 +71,7 @@ def _refuse_large(source: Source, reading: Reading, heads: Mapping[str, _Header]
     shapes = [heads[name].shape for name in ("labels", "probabilities") if name in heads]
     named = max((_NAME * sum(shape[:2]) for shape in shapes), default=0)
     what = " and ".join(f"arrays of shape {shape}" for shape in shapes) or "arrays"
-    reading.refuse_large(source.name, named + sum(head.bytes for head in heads.values()), source.size, what)
+    reading.refuse_large(source.name, named + sum(head.held for head in heads.values()), source.size, what)
 
 
 @contextmanager
@@ -243,7 +243,7 @@ def _member(file: IO[bytes], source: Source, entry: zipfile.ZipInfo) -> Array:
     name, extra = (int.from_bytes(file.read(2), "little") for _ in range(2))
     file.seek(entry.header_offset + 30 + name + extra)
     head = _Header.of(file, source.size)
-    if not head.bytes:
+    if not head.held:
         return np.empty(head.shape, head.dtype)
     return np.memmap(source.name, head.dtype, "r", file.tell(), head.shape, "F" if head.fortran else "C")
 

@@ -123,7 +123,7 @@ def _column(array: Any, where: str) -> Column:
         return Column.of(array.to_pylist(), where)
     indices = coded.indices.fill_null(-1) if coded.indices.null_count else coded.indices
     values = coded.dictionary.to_pylist()
-    if any(type(value) is not str for value in values):
+    if {*map(type, values)} - {str}:
         held = Column.of(values, where)
         place = np.array([*held.codes, -1])[indices.to_numpy(zero_copy_only=False)]
         return Column.of_codes(place, held.texts, where)

@@ -12,7 +12,7 @@ import numpy as np
 
 from verax.columns import Column, Reading
 from verax.errors import InputError
-from verax.labels import Array, Floats, some
+from verax.labels import Array, Floats, checked_names, some, unguarded
 from verax.layout import one_row_a_task, public_array, truth_map
 from verax.reports import Reports
 from verax.roles import PUBLIC, SUBMISSIONS, TRUTH, kept_columns, task_column
@@ -114,7 +114,7 @@ def read_submissions(
     if format == "NPY":
         raise InputError(f"{given}: submissions need names for their arrays; save them with np.savez (.npz)")
     table = table_of(source, how, SUBMISSIONS)
-    kept, _, _ = kept_columns(table, how)
+    kept, _ = kept_columns(table, how)
     task_column(source.name, kept, how, SUBMISSIONS)
     key = how.agent_col or ("agent" if "agent" in kept else "worker")
     if not {"step", key} <= {*kept}:
@@ -124,6 +124,7 @@ def read_submissions(
     for row, (step, agent) in enumerate(zip(table.columns["step"].cells(), table.columns[key].cells(), strict=True)):
         if not re.fullmatch("-?[0-9]{1,18}", step):
             table.refuse(row, f"column 'step' has {step!r}; number the submissions in order of arrival")
+        agent = unguarded(agent) if table.guarded else agent
         steps.append(int(step))
         if not agent or owners.setdefault(steps[-1], agent) != agent:
             seen = f"is of {agent!r} here and of {owners[steps[-1]]!r} above" if agent else "is of nobody"
@@ -145,6 +146,8 @@ def _steps_of_arrays(held: Any, source: Source, reading: Reading) -> tuple[Repor
         )
     owners = arrays.names_in(held, "agents", source)
     first: Array = next((held[name] for name in ("labels", "probabilities") if name in held), np.empty(0))
+    if owners is not None:
+        checked_names(dict.fromkeys(owners), len({*owners}), "agent", source.name)
     numbers = range(1, len(np.atleast_1d(first)) + 1)
     reports = arrays.reports_of(held | {"agents": np.array([f"step {n}" for n in numbers])}, source, reading)
     if owners is not None and len(owners) != len(numbers):

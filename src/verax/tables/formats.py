@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import zipfile
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from verax.columns import Reading, Table
 from verax.errors import InputError
 from verax.reports import Reports
-from verax.roles import REPORTS, roles_of
+from verax.roles import REPORTS, Roles, roles_of
 from verax.tables import arrays
 from verax.tables.arrow import Arrow, read_arrow
 from verax.tables.records import read_json, read_xlsx
@@ -41,6 +41,7 @@ class Shard:
     row: int = 0  # of the file, where its first row group begins
     reading: Reading = field(default_factory=Reading)
     size: tuple[int, int] = (0, 0)  # agents and tasks, where that is known before it is read
+    roles: Roles | None = None  # of its columns, where that was decided for the whole file
     notes: tuple[str, ...] = ()
 
     @property
@@ -92,7 +93,7 @@ def _parquet_table(source: Source, reading: Reading, expected: str) -> Table:
 
 def _scan_parquet(source: Source, shard: Shard, agent: str | None) -> Iterator[Reports]:
     """A wide file in blocks; a long one at once, for its tasks may lie anywhere."""
-    file, roles, seen = Arrow.of(source, shard.reading), None, dict[str, int]()
+    file, roles, seen = Arrow.of(source, shard.reading), shard.roles, dict[str, int]()
     if file.long or agent is not None or not file.rows:
         yield Reports.of_table(file.whole(), shard.reading, agent=agent)
         return
@@ -122,12 +123,13 @@ def _split_parquet(source: Source, reading: Reading) -> Iterator[Shard]:
         file.whole() if not file.rows else None
         return
     roles = roles_of(next(file.tables(_SAMPLE)), reading)
+    silent = replace(roles, notes=())
     metadata, each = file.metadata, len(roles.agents)
     first, row, held, notes = 0, 0, 0, roles.notes
     for group in range(metadata.num_row_groups):
         held += metadata.row_group(group).num_rows
         if held * (each + 1) >= SHARD or group == metadata.num_row_groups - 1:
-            yield Shard(source.name, first, group + 1, row, roles.reading(reading), (each, held), notes)
+            yield Shard(source.name, first, group + 1, row, reading, (each, held), silent, notes)
             first, row, held, notes = group + 1, row + held, 0, ()
 
 

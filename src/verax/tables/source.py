@@ -8,9 +8,11 @@ import os
 import stat
 import sys
 import zlib
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
@@ -95,10 +97,12 @@ class Source:
         """Its text, unpacked where it is gzip, in UTF-8."""
         with self.open() as file:
             if self.begins(2) == b"\x1f\x8b":
+                with self.open() as again:  # unpacking is fast beside reading: whether it is too much is seen first
+                    deque(iter(partial(_Unpacked(again, self, reading).read, 2**20), b""), maxlen=0)
                 raw: Any = io.BufferedReader(_Unpacked(file, self, reading))
             else:
                 reading.refuse_large(self.name, self.size, self.size, "text")
-                raw = io.BufferedReader(file)  # type: ignore[type-var]
+                raw = io.BufferedReader(file)
             head = raw.peek(64)[:64]
             halves = head[::2], head[1::2]
             wide = any(any(a) and b and not any(b) for a, b in (halves, halves[::-1]))

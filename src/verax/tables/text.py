@@ -9,16 +9,17 @@ from itertools import chain, islice
 from typing import IO, Any
 
 import numpy as np
+import numpy.typing as npt
 
-from verax.columns import Codes, Column, Reading, Table, header_of
+from verax.columns import Column, Reading, Table, header_of
 from verax.errors import InputError
 from verax.roles import names_a_task
 from verax.tables.source import Source, reason_of
 
 _LONGEST_CELL = 10_000
 _LONGEST_LINE = 2**24
-_MOST_BLANK = 10**6
-_ROWS = 4096  # taken at once
+_MOST_BLANK = 10**6  # lines
+_ROWS, _CELLS = 2**12, 2**18  # taken at once
 
 
 def read_csv(source: Source, reading: Reading, expected: str) -> Table:
@@ -41,48 +42,42 @@ def read_csv(source: Source, reading: Reading, expected: str) -> Table:
 def _table(source: Source, file: IO[str], reading: Reading, expected: str) -> Table:
     lines = _lines(source, file)
     first: list[str] = []
-    for line in lines:
+    for line in islice(lines, _MOST_BLANK):
         first.append(line)
-        if line.strip(", \t;\r\n\ufeff"):
+        if line.strip(", \t;\r\n"):
             break
     else:
         raise InputError(f"{source.name}: the file is empty; expected {expected}")
-    delimiter = _delimiter(source, first[-1], reading)
-    reader = csv.reader(chain(first, lines), strict=True, delimiter=delimiter)
+    reader = csv.reader(chain(first, lines), strict=True, delimiter=_delimiter(source, first[-1], reading))
     blank: list[int] = []
-    header: list[str] = []
-    index: list[dict[str, int]] = []
-    codes: list[list[Codes]] = []
-    number = 0
-    for records in _chunks(source, reader):
-        rows = []
-        for record in records:
-            number += 1
-            if not "".join(record).strip():
-                blank.append(number)
-                if len(blank) > _MOST_BLANK:
-                    raise InputError(f"{source.name}: more than {_MOST_BLANK:,} blank lines; leave them out")
-            elif not header:
-                header = header_of(record, source.name, reading)
-                index, codes = [{} for _ in header], [[] for _ in header]
-            else:
-                if len(record) != len(header):
-                    raise InputError(
-                        f"{source.name}, row {number}: the number of cells is {len(record)}, but the header has "
-                        f"{len(header)}; quote commas inside a cell"
-                    )
-                rows.append(record)
+    number, header = 0, list[str]()
+    while not header:
+        record = _taken(source, reader, 1)
+        header = header_of(record[0], source.name, reading) if _rows(source, record, 0, number, blank) else []
+        number += 1
+    index: list[dict[str, int]] = [{} for _ in header]
+    numeric = {i for i, name in enumerate(header) if name.startswith("p:")}
+    codes: list[list[npt.NDArray[Any]]] = [[np.empty(0, np.int32)] for _ in header]
+    at_once = max(1, min(_ROWS, _CELLS // len(header)))
+    while records := _taken(source, reader, at_once):
+        rows = _rows(source, records, len(header), number, blank)
+        number += len(records)
         for i, cells in enumerate(zip(*rows, strict=True)):
+            if i in numeric:
+                try:
+                    codes[i].append(np.array(cells, dtype=np.float64))
+                    continue
+                except ValueError:  # codes will say where: 0 for all above, which were numbers
+                    numeric.remove(i)
+                    index[i], codes[i] = {"0": 0}, [np.zeros(len(above), np.int32) for above in codes[i]]
             known = index[i]
             for cell in dict.fromkeys(cells):
                 known.setdefault(cell, len(known))
             codes[i].append(np.fromiter(map(known.__getitem__, cells), np.int32, len(cells)))
-    if not header:
-        raise InputError(f"{source.name}: the file is empty; expected {expected}")
     columns = {
-        name: Column.of_codes(
-            np.concatenate([np.empty(0, np.int32), *codes[i]]), index[i], f"{source.name}: column {name!r}"
-        )
+        name: Column.of_floats(np.concatenate(codes[i]))
+        if i in numeric
+        else Column.of_codes(np.concatenate(codes[i]), index[i], f"{source.name}: column {name!r}")
         for i, name in enumerate(header)
     }
     return Table(source.name, columns, 2, blank, guarded=True)
@@ -96,16 +91,36 @@ def _lines(source: Source, file: IO[str]) -> Iterator[str]:
         yield line
 
 
-def _chunks(source: Source, reader: Any) -> Iterator[list[list[str]]]:
+def _taken(source: Source, reader: Any, count: int) -> list[list[str]]:
     try:
-        while records := [*islice(reader, _ROWS)]:
-            yield records
+        return [*islice(reader, count)]
     except csv.Error as error:
         long = "field larger" in str(error)
         reason = f"a cell is longer than {_LONGEST_CELL} characters" if long else str(error)
         raise InputError(
-            f"{source.name}, line {reader.line_num}: {reason}; expected comma-separated text, a quoted cell closed by its quote"
+            f"{source.name}, line {reader.line_num}: {reason}; "
+            "expected comma-separated text, a quoted cell closed by its quote"
         ) from None
+
+
+def _rows(source: Source, records: list[list[str]], width: int, number: int, blank: list[int]) -> list[list[str]]:
+    """The records that are not blank, each of so many cells; where the blank ones stand is noted."""
+    if {*map(len, records)} == {width} and all(record[0].strip() for record in records):
+        return records
+    rows = []
+    for at, record in enumerate(records, start=number + 1):
+        if not "".join(record).strip():
+            blank.append(at)
+        elif width and len(record) != width:
+            raise InputError(
+                f"{source.name}, row {at}: the number of cells is {len(record)}, but the header has "
+                f"{width}; quote commas inside a cell"
+            )
+        else:
+            rows.append(record)
+    if len(blank) > _MOST_BLANK:
+        raise InputError(f"{source.name}: more than {_MOST_BLANK:,} blank lines; leave them out")
+    return rows
 
 
 def _delimiter(source: Source, header: str, reading: Reading) -> str:
@@ -119,7 +134,7 @@ def _delimiter(source: Source, header: str, reading: Reading) -> str:
         except csv.Error:
             found[mark] = []
     named = [mark for mark, names in found.items() if any(names_a_task(name, reading) for name in names)]
-    if len(named) > 1 and len({len(found[mark]) for mark in named} - {1}) > 1:
+    if sum(len(found[mark]) > 1 for mark in named) > 1:
         raise InputError(
             f"{source.name}: the header {header.strip()!r} may be separated by {' or by '.join(map(repr, named))}; "
             "separate all by commas, and quote a name that has one"
@@ -131,5 +146,6 @@ def _delimiter(source: Source, header: str, reading: Reading) -> str:
 def _line_not_utf8(source: Source, reading: Reading) -> int:
     """The line to look at; the decoder itself only knows its place in a buffer."""
     with source.text(reading) as file:
-        text = (line.decode(errors="replace").encode() == line for line in file.buffer)
+        raw: Any = file.buffer
+        text = (line.decode(errors="replace").encode() == line for line in raw)
         return next((number for number, good in enumerate(text, start=1) if not good), 1)
