@@ -138,7 +138,7 @@ class Column:
         return cls(None, (), values, where)
 
     @cached_property
-    def _coded(self) -> tuple[Codes, Sequence[str]]:
+    def _codes_and_texts(self) -> tuple[Codes, Sequence[str]]:
         codes, texts = self._given
         if codes is not None or self._values is None:
             return np.asarray(codes), texts
@@ -149,12 +149,12 @@ class Column:
     @property
     def codes(self) -> Codes:
         """Which of the texts each cell has; -1 an empty cell."""
-        return self._coded[0]
+        return self._codes_and_texts[0]
 
     @property
     def texts(self) -> Sequence[str]:
         """The texts that occur, cleaned."""
-        return self._coded[1]
+        return self._codes_and_texts[1]
 
     def __len__(self) -> int:
         return len(self._values if self._values is not None else self.codes)

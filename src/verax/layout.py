@@ -52,7 +52,7 @@ def task_names(table: Table, column: str) -> tuple[list[str], Codes]:
     codes = table.columns[column].codes
     for row in np.nonzero(codes < 0)[0][:1].tolist():
         table.refuse(row, f"column {column!r} is empty; every row needs a task")
-    return _ranked(table, column)
+    return _by_first_appearance(table, column)
 
 
 def one_row_a_task(table: Table, column: str) -> list[str]:
@@ -64,7 +64,7 @@ def one_row_a_task(table: Table, column: str) -> list[str]:
     return names
 
 
-def _ranked(table: Table, name: str) -> tuple[list[str], Codes]:
+def _by_first_appearance(table: Table, name: str) -> tuple[list[str], Codes]:
     """Texts in order of first appearance, and which of them each cell has."""
     column = table.columns[name]
     if np.array_equal(column.codes, np.arange(len(column.texts))):
@@ -81,11 +81,11 @@ def _ranked(table: Table, name: str) -> tuple[list[str], Codes]:
 def _of_wide(table: Table, reading: Reading, roles: Roles) -> Laid:
     tasks = one_row_a_task(table, roles.task)
     reading.refuse_cells(table.source, len(roles.agents), len(tasks))
-    names, code, notes = _classes(table, roles.agents, len(tasks), reading)
+    names, code, notes = _classes_of(table, roles.agents, len(tasks), reading)
     labels = np.empty((len(roles.agents), len(tasks)), dtype=label_type(len(names)))
     agents = tuple(map(unguarded, roles.agents)) if table.guarded else roles.agents
     for k, agent in enumerate(agents):
-        labels[k] = _recoded(table, table.columns[roles.agents[k]], code, names, [agent])
+        labels[k] = _as_classes(table, table.columns[roles.agents[k]], code, names, [agent])
     return Laid(
         labels, None, agents, tuple(tasks), names, reading.classes is not None,
         _truth_beside(table, roles, tasks, np.arange(len(tasks))), (*table.notes, *roles.notes, *notes),
@@ -99,19 +99,19 @@ def _of_long(table: Table, reading: Reading, roles: Roles, agent: str | None) ->
     else:
         for row in np.nonzero(table.columns[roles.agent].codes < 0)[0][:1].tolist():
             table.refuse(row, f"column {roles.agent!r} is empty; every row needs an agent")
-        agent_list, who = _ranked(table, roles.agent)
+        agent_list, who = _by_first_appearance(table, roles.agent)
     shape = len(agent_list), len(task_list)
     reading.refuse_cells(table.source, *shape, *[len(roles.rows)] * bool(roles.rows))
     place = who.astype(np.int64) * len(task_list) + task
     _refuse_twice(table, place, agent_list, task_list)
     classes = _row_classes(table, reading, roles)
     labelled = [] if roles.label is None else [roles.label]
-    names, code, notes = _classes(table, labelled, len(task_list), replace(reading, classes=classes))
+    names, code, notes = _classes_of(table, labelled, len(task_list), replace(reading, classes=classes))
     cells = np.full(len(place), -1, dtype=label_type(len(names)))
     for column in map(table.columns.__getitem__, labelled):
         if classes is None and len(agent_list) > 1 and is_unique(column):
             refuse_classes(table.source, len(column.texts), len(task_list), labelled[0], reading)
-        cells = _recoded(table, column, code, names, agent_list, who)
+        cells = _as_classes(table, column, code, names, agent_list, who)
     rows = None
     if roles.rows:
         found = np.stack([table.numbers(roles.rows[name]) for name in _in_order(roles.rows, names)], axis=1)
@@ -169,7 +169,7 @@ def _refuse_twice(table: Table, place: Array, agents: Sequence[str], tasks: Sequ
     table.refuse(row, f"agent {agent!r} reports task {task!r} a second time; keep one row")
 
 
-def _classes(
+def _classes_of(
     table: Table, names: Sequence[str], tasks: int, reading: Reading
 ) -> tuple[tuple[str, ...], dict[str, int], list[str]]:
     """The classes of some columns, what each text that occurs is among them (-1 an abstention), and notes."""
@@ -205,7 +205,7 @@ def _minus_one(names: Sequence[str], known: set[str]) -> Iterator[str]:
         yield "-1 is a label here: leave a cell empty where an agent says nothing"
 
 
-def _recoded(
+def _as_classes(
     table: Table, column: Column, code: Mapping[str, int], names: Sequence[str], agents: Sequence[str],
     who: Array | None = None,
 ) -> Labels:  # fmt: skip
@@ -269,10 +269,10 @@ def public_array(table: Table, tasks: Sequence[str], reading: Reading) -> Array:
         )
     rows = np.array([place[name] for name in tasks], dtype=np.int64)
     names = [name for name in kept if name != task]
-    return _strata(table, rows) if names == ["label"] else _features(table, names, rows)
+    return _strata_of(table, rows) if names == ["label"] else _features_of(table, names, rows)
 
 
-def _strata(table: Table, rows: Array) -> Array:
+def _strata_of(table: Table, rows: Array) -> Array:
     column = table.columns["label"]
     codes = column.codes[rows]
     for row in rows[codes < 0][:1].tolist():
@@ -281,7 +281,7 @@ def _strata(table: Table, rows: Array) -> Array:
     return np.asarray(rank[codes], dtype=np.int64)
 
 
-def _features(table: Table, names: Sequence[str], rows: Array) -> Floats:
+def _features_of(table: Table, names: Sequence[str], rows: Array) -> Floats:
     if not names:
         raise InputError(f"{table.source}: only a column 'task'; expected {PUBLIC}")
     features = np.stack([table.numbers(name)[rows] for name in names], axis=1)

@@ -291,7 +291,7 @@ class Reports:
         """The same reports over a larger set of classes, unless theirs were given."""
         if classes == self.classes or self.classes_given:
             return self
-        return replace(self._renamed({c: c for c in self.classes}, classes), classes=classes)
+        return replace(self._with_names({c: c for c in self.classes}, classes), classes=classes)
 
     def with_one_spelling(self) -> Reports:
         """The same reports, each label spelled in one way where all are numbers, and a note of what was changed.
@@ -310,9 +310,9 @@ class Reports:
             return replace(self, notes=(*self.notes, *said))
         classes = class_order({*spelled.values()})
         notes = (*self.notes, *_spelling_note(changed, "labels are numbers: "))
-        return replace(self._renamed(spelled, classes), classes=classes, notes=notes)
+        return replace(self._with_names(spelled, classes), classes=classes, notes=notes)
 
-    def _renamed(self, names: Mapping[str, str], classes: Sequence[str]) -> Reports:
+    def _with_names(self, names: Mapping[str, str], classes: Sequence[str]) -> Reports:
         index = {c: i for i, c in enumerate(classes)}
         new = narrow(np.array([*(index[names[c]] for c in self.classes), -1]), len(classes))
         return replace(self, labels=new[self.labels], truth=None if self.truth is None else new[self.truth])
@@ -414,7 +414,7 @@ def _side_by_side(
     truth = np.full(len(tasks), -1, dtype=labels.dtype)
     for i, part in enumerate(parts):
         new = np.array([*(index[label] for label in part.classes), -1], dtype=labels.dtype)
-        who, about = _places([row[a] for a in part.agents]), _places([column[t] for t in part.tasks])
+        who, about = _as_slice([row[a] for a in part.agents]), _as_slice([column[t] for t in part.tasks])
         at = np.ix_(who, about) if isinstance(who, list) and isinstance(about, list) else (who, about)
         held, said = labels[at], new[part.labels]
         for k, n in np.argwhere((held >= 0) & (said >= 0))[:1]:
@@ -435,7 +435,7 @@ def _side_by_side(
     )  # fmt: skip
 
 
-def _places(found: list[int]) -> list[int] | slice:
+def _as_slice(found: list[int]) -> list[int] | slice:
     """Places in an array, as a slice where they follow one another."""
     start = found[0] if found else 0
     return slice(start, start + len(found)) if found == [*range(start, start + len(found))] else found

@@ -38,7 +38,7 @@ def is_wide_agent(name: str) -> bool:
     >>> is_wide_agent("ann"), is_wide_agent("truth"), is_wide_agent("p:cat")
     (True, False, False)
     """
-    return not (_plain(name) in _NO_AGENT or name.startswith(("p:", "Unnamed: ", "__index_level_")))
+    return not (_plain_name(name) in _NO_AGENT or name.startswith(("p:", "Unnamed: ", "__index_level_")))
 
 
 def names_a_task(name: str, reading: Reading) -> bool:
@@ -47,7 +47,7 @@ def names_a_task(name: str, reading: Reading) -> bool:
     >>> names_a_task("Task", Reading()), names_a_task("id;model", Reading())
     (True, False)
     """
-    return name == reading.task_col or _plain(name) in _TASK | {"task"}
+    return name == reading.task_col or _plain_name(name) in _TASK | {"task"}
 
 
 def is_long(names: Sequence[str], reading: Reading) -> bool:
@@ -56,10 +56,10 @@ def is_long(names: Sequence[str], reading: Reading) -> bool:
     >>> is_long(["id", "model", "label"], Reading()), is_long(["task", "ann"], Reading())
     (True, False)
     """
-    return reading.agent_col is not None or any(_plain(name) in _AGENT | {"agent", "worker"} for name in names)
+    return reading.agent_col is not None or any(_plain_name(name) in _AGENT | {"agent", "worker"} for name in names)
 
 
-def _plain(name: str) -> str:
+def _plain_name(name: str) -> str:
     return name.lower().replace(" ", "_").replace("-", "_")
 
 
@@ -80,14 +80,14 @@ def roles_of(table: Table, reading: Reading, agent: str | None = None) -> Roles:
     """What the columns of reports are; `agent` is whose they are where no column says."""
     kept, notes = kept_columns(table, reading)
     task = task_column(table.source, kept, reading, REPORTS if agent is None else TRUTH)
-    truth = _chosen(reading.truth_col, "truth_col", kept, table.source)
+    truth = _checked_choice(reading.truth_col, "truth_col", kept, table.source)
     rest = [name for name in kept if name not in (task, truth)]
     rows = {name[2:].strip(): name for name in rest if name.startswith("p:")}
-    label = _found(table.source, rest, reading.label_col, "label_col", ("label",), _LABEL)
-    who = _found(table.source, rest, reading.agent_col, "agent_col", ("agent", "worker"), _AGENT)
+    label = _column_called(table.source, rest, reading.label_col, "label_col", ("label",), _LABEL)
+    who = _column_called(table.source, rest, reading.agent_col, "agent_col", ("agent", "worker"), _AGENT)
     long = who is not None or (agent is not None and bool(label or rows))
     if who is not None and label is None and not rows:
-        if _plain(who) in _AGENT and reading.agent_col is None:
+        if _plain_name(who) in _AGENT and reading.agent_col is None:
             raise InputError(
                 f"{table.source}: column {who!r} may name the agents or be one, and no column is the label; "
                 f"name both with agent_col= and label_col=, rename it, or leave it out with drop={who}"
@@ -102,19 +102,19 @@ def roles_of(table: Table, reading: Reading, agent: str | None = None) -> Roles:
             )
         agents = _wide_agents(table, rest, reading)
         found = Roles(task, None, None, truth, {}, agents, notes)
-        return replace(found, notes=(*notes, *_said(found), *_strangers(table, agents)))
+        return replace(found, notes=(*notes, *_naming_notes(found), *_stranger_notes(table, agents)))
     named = [name[2:].strip() for name in rest if name.startswith("p:")]
     checked_names(named, len(named), "class", table.source)
     strange = [name for name in rest if name not in (who, label, *rows.values())]
     if strange:
-        true = _plain(strange[0]) in _TRUE
+        true = _plain_name(strange[0]) in _TRUE
         remedy = f"name it with truth_col={strange[0]}, or " if true else ""
         raise InputError(
             f"{table.source}: column {strange[0]!r} is not understood; expected task,agent,label and p:<class> "
             f"columns; {remedy}leave it out with drop={strange[0]}"
         )
     found = Roles(task, who, label, truth, rows, (), notes)
-    return replace(found, notes=(*notes, *_said(found)))
+    return replace(found, notes=(*notes, *_naming_notes(found)))
 
 
 def kept_columns(table: Table, reading: Reading) -> tuple[list[str], tuple[str, ...]]:
@@ -142,7 +142,7 @@ def _counts_rows(column: Column) -> bool:
 
 
 def task_column(source: str, names: Sequence[str], reading: Reading, expected: str) -> str:
-    task = _found(source, names, reading.task_col, "task_col", ("task",), _TASK)
+    task = _column_called(source, names, reading.task_col, "task_col", ("task",), _TASK)
     if task is None:
         raise InputError(
             f"{source}: no column 'task' among {some(names) or 'no columns'}; expected {expected}, or task_col="
@@ -150,22 +150,24 @@ def task_column(source: str, names: Sequence[str], reading: Reading, expected: s
     return task
 
 
-def _chosen(chosen: str | None, option: str, names: Sequence[str], source: str) -> str | None:
+def _checked_choice(chosen: str | None, option: str, names: Sequence[str], source: str) -> str | None:
     if chosen is not None and chosen not in names:
         raise InputError(f"{source}: no column {chosen!r} among {some(names)}; {option}= is to name one of them")
     return chosen
 
 
-def _found(
+def _column_called(
     source: str, names: Sequence[str], chosen: str | None, option: str, exact: Sequence[str], others: set[str]
 ) -> str | None:
     """The column that is chosen, that has the very name, or that alone has a name of the kind."""
     if chosen is not None:
-        return _chosen(chosen, option, names, source)
+        return _checked_choice(chosen, option, names, source)
     for name in exact:
         if name in names:
             return name
-    found = [name for name in names if _plain(name) in exact] or [name for name in names if _plain(name) in others]
+    found = [name for name in names if _plain_name(name) in exact] or [
+        name for name in names if _plain_name(name) in others
+    ]
     if len(found) > 1:
         raise InputError(
             f"{source}: columns {some(found)} could each be the {exact[0]}; say which with {option}=, "
@@ -174,7 +176,7 @@ def _found(
     return next(iter(found), None)
 
 
-def _said(roles: Roles) -> list[str]:
+def _naming_notes(roles: Roles) -> list[str]:
     """Which columns were taken for what, where they are not called so."""
     taken = {"task": roles.task, "agent": roles.agent, "label": roles.label, "truth": roles.truth}
     other = [f"{name!r} as the {what}" for what, name in taken.items()
@@ -194,8 +196,8 @@ def _wide_agents(table: Table, names: Sequence[str], reading: Reading) -> tuple[
                 f"{table.source}: column {name!r} has probabilities but there is no column 'agent'; "
                 "write task,agent,label,p:<class>"
             )
-        if _plain(name) in _NO_AGENT:
-            true = _plain(name) in _TRUE | _LABEL | {"label"}
+        if _plain_name(name) in _NO_AGENT:
+            true = _plain_name(name) in _TRUE | _LABEL | {"label"}
             raise InputError(
                 f"{table.source}: column {name!r} is {'a label or the truth' if true else 'about the tasks'} by its "
                 f"name, and no agent; {f'name the truth with truth_col={name}, ' if true else ''}"
@@ -239,7 +241,7 @@ def refuse_classes(source: str, count: int, tasks: int, column: str, reading: Re
     )
 
 
-def _strangers(table: Table, agents: Sequence[str]) -> Iterator[str]:
+def _stranger_notes(table: Table, agents: Sequence[str]) -> Iterator[str]:
     """A word on columns that share no label with any other."""
     if len(agents) < 3 or len(table) < _ENOUGH:
         return
@@ -258,7 +260,7 @@ def truth_columns(table: Table, reading: Reading) -> tuple[str, str]:
     kept, _ = kept_columns(table, here)
     task = task_column(table.source, kept, here, TRUTH)
     rest = [name for name in kept if name != task]
-    label = _found(table.source, rest, chosen[1], "truth_col", ("label",), _TRUE | _LABEL)
+    label = _column_called(table.source, rest, chosen[1], "truth_col", ("label",), _TRUE | _LABEL)
     if label is None or len(rest) > 1:
         raise InputError(
             f"{table.source}: columns {some(table.columns)}; expected {TRUTH} for truth: "

@@ -170,8 +170,8 @@ def one_agent(source: Source, agent: str, reading: Reading) -> Reports:
 
 def slices(source: Source, most: int, least: int) -> Iterator[tuple[int, int, int]]:
     """Where tasks begin and end in slices of so many cells, and how many agents; nothing where they cannot be had."""
-    mapped = _mapped(source)
-    sliced = None if mapped is None else _sliced(mapped)
+    mapped = _map_arrays(source)
+    sliced = None if mapped is None else _slice_sizes(mapped)
     if mapped is None or sliced is None:
         return
     tasks, each = sliced
@@ -185,8 +185,8 @@ def scan_slice(
     source: Source, reading: Reading, start: int, stop: int, at_once: int, least: int, most: int
 ) -> Iterator[Reports]:
     """The reports from one task to another, a block at a time."""
-    mapped = _mapped(source)
-    if mapped is None or (sliced := _sliced(mapped)) is None:
+    mapped = _map_arrays(source)
+    if mapped is None or (sliced := _slice_sizes(mapped)) is None:
         raise InputError(f"{source.name}: it changed since it was found; start again")
     if start == 0:
         _check_sums(source)
@@ -194,16 +194,16 @@ def scan_slice(
         raise OptionError(f"{source.name}: a public signal cannot be taken out shard by shard; score the file whole")
     step = max(1 if "probabilities" in mapped else least, min(most, at_once // max(sliced[1], 1)))
     for first in range(start, max(stop, 1), step):
-        yield reports_of(_slice(mapped, slice(first, min(first + step, stop))), source, reading)
+        yield reports_of(_slice_of(mapped, slice(first, min(first + step, stop))), source, reading)
 
 
-def _slice(arrays: Mapping[str, Array], at: slice) -> dict[str, Array]:
+def _slice_of(arrays: Mapping[str, Array], at: slice) -> dict[str, Array]:
     part = {name: array[at] if name in ("tasks", "truth") else array for name, array in arrays.items()}
     part |= {name: np.asarray(arrays[name][:, at]) for name in ("labels", "probabilities") if name in arrays}
     return {"tasks": np.arange(at.start, at.stop)} | part
 
 
-def _sliced(arrays: Mapping[str, Array]) -> tuple[int, int] | None:
+def _slice_sizes(arrays: Mapping[str, Array]) -> tuple[int, int] | None:
     """How many tasks arrays of reports have, and how many cells each; None if they are no such arrays."""
     held = [arrays[name] for name in ("labels", "probabilities") if name in arrays]
     kinds = {"labels": (2, "iu"), "probabilities": (3, "fiu")}
@@ -220,7 +220,7 @@ def _sliced(arrays: Mapping[str, Array]) -> tuple[int, int] | None:
     return tasks, max(array.size // max(tasks, 1) for array in held)
 
 
-def _mapped(source: Source) -> dict[str, Array] | None:
+def _map_arrays(source: Source) -> dict[str, Array] | None:
     """An NPY's labels, or an NPZ's arrays, mapped rather than read; None if an NPZ is compressed or strange."""
     with source.open() as file:
         if source.endings[:1] == [".npy"]:
@@ -229,13 +229,14 @@ def _mapped(source: Source) -> dict[str, Array] | None:
         try:
             with zipfile.ZipFile(file) as archive:
                 return {
-                    entry.filename.removesuffix(".npy"): _member(file, source, entry) for entry in archive.infolist()
+                    entry.filename.removesuffix(".npy"): _map_member(file, source, entry)
+                    for entry in archive.infolist()
                 }
         except Exception:  # what a parser of foreign bytes can raise is not a closed list
             return None
 
 
-def _member(file: IO[bytes], source: Source, entry: zipfile.ZipInfo) -> Array:
+def _map_member(file: IO[bytes], source: Source, entry: zipfile.ZipInfo) -> Array:
     """One stored array, from where its bytes lie in the archive."""
     if entry.compress_type != zipfile.ZIP_STORED or entry.flag_bits & 1:
         raise ValueError("compressed")

@@ -62,7 +62,7 @@ class Arrow:
         """All its rows at once."""
         self.refuse_large(long=True)
         with self._read_coded(self.names) as file:
-            return self._table(file.read(use_threads=False), 0)
+            return self._table_from(file.read(use_threads=False), 0)
 
     def tables(self, at_once: int, groups: Sequence[int] | None = None, row: int = 0) -> Iterator[Table]:
         """Its rows, or those of some row groups, so many at a time; `row` is how many come before."""
@@ -70,7 +70,7 @@ class Arrow:
         coded = [name for name in self.names if not names_a_task(name, self.reading)]
         with self._read_coded(coded) as file:
             for batch in file.iter_batches(at_once, row_groups=groups, use_threads=False):
-                yield self._table(batch, row)
+                yield self._table_from(batch, row)
                 row += len(batch)
 
     @contextmanager
@@ -85,7 +85,7 @@ class Arrow:
         with self.source.open() as opened, self.source.refused("Parquet"):
             yield pq.ParquetFile(opened, read_dictionary=texts)
 
-    def _table(self, held: Any, row: int) -> Table:
+    def _table_from(self, held: Any, row: int) -> Table:
         literal = WRITTEN in (self.schema.metadata or {})
         return _table_of(self.source, held, self.names, row, literal)
 
@@ -103,13 +103,13 @@ def read_arrow(source: Source, reading: Reading, expected: str) -> Table:
 
 def _table_of(source: Source, held: Any, header: Sequence[str], row: int, literal: bool) -> Table:
     columns = {
-        name: _column(array, f"{source.name}: column {name!r}")
+        name: _column_of(array, f"{source.name}: column {name!r}")
         for name, array in zip(header, held.columns, strict=True)
     }
     return Table(source.name, columns, row + 1, literal=literal)
 
 
-def _column(array: Any, where: str) -> Column:
+def _column_of(array: Any, where: str) -> Column:
     import pyarrow as pa
 
     if isinstance(array, pa.ChunkedArray):

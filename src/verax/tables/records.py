@@ -29,12 +29,12 @@ def read_json(source: Source, reading: Reading, expected: str) -> Table:
         records = [wire.parsed(line, f"{source.name}, line {n}") for n, line in lines if line.strip()]
     if not records:
         raise InputError(f"{source.name}: the file is empty; expected {expected}")
-    flat = [_flat(record, f"{source.name}, record {i}", reading) for i, record in enumerate(records, start=1)]
+    flat = [_flat_record(record, f"{source.name}, record {i}", reading) for i, record in enumerate(records, start=1)]
     header = [*dict.fromkeys(name for record in flat for name in record)]
-    return _table(source, header, ([record.get(name) for name in header] for record in flat), reading)
+    return _table_of_rows(source, header, ([record.get(name) for name in header] for record in flat), reading)
 
 
-def _flat(record: Any, where: str, reading: Reading) -> dict[str, Any]:
+def _flat_record(record: Any, where: str, reading: Reading) -> dict[str, Any]:
     """A record whose row of probabilities, if it holds one, stands in columns p:<class>."""
     if not isinstance(record, dict):
         raise InputError(f"{where}: a {type(record).__name__}; expected an object such as {{task, agent, label}}")
@@ -71,10 +71,10 @@ def read_xlsx(source: Source, reading: Reading, expected: str) -> Table:
     if not rows:
         raise InputError(f"{source.name}: the file is empty; expected {expected}")
     notes = (f"{source.name}: sheet {book.sheetnames[0]!r} is read, and not {others[0]!r}",) if others else ()
-    return _table(source, ["" if name is None else name for name in rows[0]], rows[1:], reading, notes)
+    return _table_of_rows(source, ["" if name is None else name for name in rows[0]], rows[1:], reading, notes)
 
 
-def _table(
+def _table_of_rows(
     source: Source,
     names: Sequence[object],
     rows: Iterable[Sequence[Any]],

@@ -53,17 +53,17 @@ def read(*sources: Any, reading: Reading | None = None, **fields: Any) -> Report
             names.append("the data frame")
             continue
         source = Source.of(given, how)
-        for part in _folder(source, how) if source.is_folder else _scan(source, how):
+        for part in _scan_folder(source, how) if source.is_folder else _scan_source(source, how):
             parts.append(part)
             names.append(source.name)
     return joined(parts, names, how).with_one_spelling()
 
 
-def _scan(source: Source, reading: Reading, agent: str | None = None) -> Iterator[Reports]:
+def _scan_source(source: Source, reading: Reading, agent: str | None = None) -> Iterator[Reports]:
     return format_of(source, reading).blocks(source, Shard(source.name, reading=reading), agent)
 
 
-def _folder(folder: Source, reading: Reading) -> Iterator[Reports]:
+def _scan_folder(folder: Source, reading: Reading) -> Iterator[Reports]:
     """The reports of a folder that holds a file an agent, called by its name."""
     try:
         paths = sorted(path for path in Path(folder.name).iterdir() if not path.name.startswith("."))
@@ -75,7 +75,7 @@ def _folder(folder: Source, reading: Reading) -> Iterator[Reports]:
         source = Source.of(path, reading)
         if source.is_folder or not is_known(source):
             raise InputError(f"{folder.name}: is a folder, and its {path.name} is no file of reports; name the files")
-        for part in _scan(source, reading, agent_of(source)):
+        for part in _scan_source(source, reading, agent_of(source)):
             if part.agents != (agent_of(source),):
                 raise InputError(
                     f"{folder.name}: is a folder, and its {path.name} is no report of one agent, task,label; "
@@ -101,12 +101,12 @@ def find(*patterns: str | os.PathLike[str], reading: Reading | None = None, **fi
         raise InputError(
             f"{alone[0]}: an NPY file has no names, so it must be the only file; save several with np.savez (.npz)"
         )
-    return [shard for path in paths for shard in _shards(Source.of(Path(path), how), how)]
+    return [shard for path in paths for shard in _shards_of(Source.of(Path(path), how), how)]
 
 
-def _shards(source: Source, reading: Reading) -> Iterator[Shard]:
+def _shards_of(source: Source, reading: Reading) -> Iterator[Shard]:
     if source.is_folder:
-        next(_folder(source, reading))
+        next(_scan_folder(source, reading))
         return iter([Shard(source.name, reading=reading)])
     return format_of(source, reading).shards(source, reading)
 

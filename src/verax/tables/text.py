@@ -27,7 +27,7 @@ def read_csv(source: Source, reading: Reading, expected: str) -> Table:
     limit = csv.field_size_limit(_LONGEST_CELL)
     try:
         with source.text(reading) as file:
-            return _table(source, file, reading, expected)
+            return _table_of_lines(source, file, reading, expected)
     except UnicodeDecodeError:
         raise InputError(
             f"{source.name}, line {_line_not_utf8(source, reading)}: not UTF-8 text; "
@@ -39,8 +39,8 @@ def read_csv(source: Source, reading: Reading, expected: str) -> Table:
         csv.field_size_limit(limit)
 
 
-def _table(source: Source, file: IO[str], reading: Reading, expected: str) -> Table:
-    lines = _lines(source, file)
+def _table_of_lines(source: Source, file: IO[str], reading: Reading, expected: str) -> Table:
+    lines = _lines_of(source, file)
     first: list[str] = []
     for line in islice(lines, _MOST_BLANK):
         first.append(line)
@@ -52,15 +52,15 @@ def _table(source: Source, file: IO[str], reading: Reading, expected: str) -> Ta
     blank: list[int] = []
     number, header = 0, list[str]()
     while not header:
-        record = _taken(source, reader, 1)
-        header = header_of(record[0], source.name, reading) if _rows(source, record, 0, number, blank) else []
+        record = _next_records(source, reader, 1)
+        header = header_of(record[0], source.name, reading) if _rows_not_blank(source, record, 0, number, blank) else []
         number += 1
     index: list[dict[str, int]] = [{} for _ in header]
     numeric = {i for i, name in enumerate(header) if name.startswith("p:")}
     codes: list[list[npt.NDArray[Any]]] = [[np.empty(0, np.int32)] for _ in header]
     at_once = max(1, min(_ROWS, _CELLS // len(header)))
-    while records := _taken(source, reader, at_once):
-        rows = _rows(source, records, len(header), number, blank)
+    while records := _next_records(source, reader, at_once):
+        rows = _rows_not_blank(source, records, len(header), number, blank)
         number += len(records)
         for i, cells in enumerate(zip(*rows, strict=True)):
             if i in numeric:
@@ -83,7 +83,7 @@ def _table(source: Source, file: IO[str], reading: Reading, expected: str) -> Ta
     return Table(source.name, columns, 2, blank, guarded=True)
 
 
-def _lines(source: Source, file: IO[str]) -> Iterator[str]:
+def _lines_of(source: Source, file: IO[str]) -> Iterator[str]:
     """The lines of a text, none longer than may be, nor with a NUL byte."""
     for number, line in enumerate(iter(partial(file.readline, _LONGEST_LINE), ""), start=1):
         if "\0" in line:
@@ -91,7 +91,7 @@ def _lines(source: Source, file: IO[str]) -> Iterator[str]:
         yield line
 
 
-def _taken(source: Source, reader: Any, count: int) -> list[list[str]]:
+def _next_records(source: Source, reader: Any, count: int) -> list[list[str]]:
     try:
         return [*islice(reader, count)]
     except csv.Error as error:
@@ -103,9 +103,11 @@ def _taken(source: Source, reader: Any, count: int) -> list[list[str]]:
         ) from None
 
 
-def _rows(source: Source, records: list[list[str]], width: int, number: int, blank: list[int]) -> list[list[str]]:
+def _rows_not_blank(
+    source: Source, records: list[list[str]], width: int, number: int, blank: list[int]
+) -> list[list[str]]:
     """The records that are not blank, each of so many cells; where the blank ones stand is noted."""
-    if {*map(len, records)} == {width} and all(record[0].strip() for record in records):
+    if width and {*map(len, records)} == {width} and all(record[0].strip() for record in records):
         return records
     rows = []
     for at, record in enumerate(records, start=number + 1):
