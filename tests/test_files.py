@@ -21,8 +21,9 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 import verax
-from verax import Reports, files
+from verax import Reports, tables
 from verax.reports import class_order
+from verax.tables import writing
 
 AWKWARD = ("a,b", 'say "hi"', "it's", "猫", "naïve", "two words", "-1", "nan", "None", "p:x", "=1+1", "🙂")
 FORMATS = ["long.csv", "wide.csv", "long.parquet", "wide.parquet", "reports.npz"]
@@ -37,7 +38,7 @@ def fuzz(examples):
 
 def through(reports, path):
     """The reports written to a file and read again."""
-    files.write(reports, path, wide=path.name.startswith("wide"))
+    tables.write(reports, path, wide=path.name.startswith("wide"))
     return verax.read(path)
 
 
@@ -149,7 +150,7 @@ def test_long_files_cannot_carry_agents_tasks_or_classes_that_no_row_mentions(na
 @pytest.mark.parametrize("name", LONG_FORMATS)
 def test_classes_can_be_given_to_a_file_that_does_not_mention_them(name, tmp_path):
     reports = Reports.of([[0, 1, 1], [1, 1, 0]], classes=["b", "a", "never"])
-    files.write(reports, tmp_path / name)
+    tables.write(reports, tmp_path / name)
     assert_same(verax.read(tmp_path / name, classes=reports.classes), reports)
 
 
@@ -183,7 +184,7 @@ def test_probabilities_do_not_go_into_a_wide_file(name, tmp_path):
 
 def test_reports_do_not_go_into_an_npy(tmp_path):
     with pytest.raises(verax.InputError, match=r"reports\.npy: an NPY has room for one array"):
-        files.write(Reports.of([[0, 1]]), tmp_path / "reports.npy")
+        tables.write(Reports.of([[0, 1]]), tmp_path / "reports.npy")
 
 
 def test_reading_a_csv_leaves_the_limits_of_the_csv_module_alone(tmp_path):
@@ -203,14 +204,14 @@ class Killed(BaseException):
 @pytest.mark.parametrize(
     ("name", "writer"),
     [
-        ("long.csv", (files, "_write_csv")),
-        ("long.parquet", (files, "_write_parquet")),
+        ("long.csv", (writing, "write_csv")),
+        ("long.parquet", (writing, "write_parquet")),
         ("reports.npz", (np, "savez_compressed")),
     ],
 )
 def test_a_kill_half_way_leaves_the_old_file_and_no_other(name, writer, error, tmp_path, monkeypatch):
     reports = awkward([[0, 1, 2, 1], [2, 2, 0, 1]])
-    files.write(reports, tmp_path / name)
+    tables.write(reports, tmp_path / name)
     before = (tmp_path / name).read_bytes()
 
     def write_half(*arguments, **named):
@@ -221,7 +222,7 @@ def test_a_kill_half_way_leaves_the_old_file_and_no_other(name, writer, error, t
 
     monkeypatch.setattr(*writer, write_half)
     with pytest.raises(type(error)):
-        files.write(Reports.of([[0, 1, 1]]), tmp_path / name)
+        tables.write(Reports.of([[0, 1, 1]]), tmp_path / name)
     assert [path.name for path in tmp_path.iterdir()] == [name]
     assert (tmp_path / name).read_bytes() == before
     assert_same(verax.read(tmp_path / name), reports)
@@ -235,7 +236,7 @@ def test_a_full_disk_half_way_is_said_in_a_sentence(tmp_path):
         raise OSError(28, "No space left on device")
 
     with pytest.raises(verax.InputError, match=r"old: cannot be written \(No space left on device\)"):
-        files.write_atomically(tmp_path / "old", write)
+        tables.write_atomically(tmp_path / "old", write)
     assert [path.name for path in tmp_path.iterdir()] == ["old"]
     assert (tmp_path / "old").read_text() == "old"
 
@@ -243,9 +244,9 @@ def test_a_full_disk_half_way_is_said_in_a_sentence(tmp_path):
 def test_a_process_killed_outright_leaves_the_old_file_whole(tmp_path):
     (tmp_path / "old").write_text("old")
     script = (
-        "import os, signal; from verax import files\n"
+        "import os, signal; from verax import tables\n"
         "def half(file): file.write(b'new'); file.flush(); os.kill(os.getpid(), signal.SIGKILL)\n"
-        "files.write_atomically('old', half)"
+        "tables.write_atomically('old', half)"
     )
     done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path)
     assert done.returncode == -signal.SIGKILL
@@ -255,7 +256,7 @@ def test_a_process_killed_outright_leaves_the_old_file_whole(tmp_path):
 def test_a_link_stays_a_link_to_the_file_written(tmp_path):
     (tmp_path / "folder").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "folder" / "real")
-    files.write_atomically(tmp_path / "link", lambda file: file.write(b"new"))
+    tables.write_atomically(tmp_path / "link", lambda file: file.write(b"new"))
     assert (tmp_path / "link").is_symlink()
     assert (tmp_path / "folder" / "real").read_bytes() == b"new"
 
@@ -263,7 +264,7 @@ def test_a_link_stays_a_link_to_the_file_written(tmp_path):
 def test_a_pipe_is_written_to_and_not_replaced(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
-    files.write_atomically(tmp_path / "pipe", lambda file: file.write(b"new"))
+    tables.write_atomically(tmp_path / "pipe", lambda file: file.write(b"new"))
     assert os.read(reader, 100) == b"new"
     os.close(reader)
     assert (tmp_path / "pipe").is_fifo()
@@ -271,7 +272,7 @@ def test_a_pipe_is_written_to_and_not_replaced(tmp_path):
 
 def test_a_new_file_has_the_permissions_of_any_other(tmp_path):
     (tmp_path / "plain").write_text("")
-    files.write_atomically(tmp_path / "new", lambda file: file.write(b"new"))
+    tables.write_atomically(tmp_path / "new", lambda file: file.write(b"new"))
     assert (tmp_path / "new").stat().st_mode == (tmp_path / "plain").stat().st_mode
 
 
@@ -313,7 +314,7 @@ def read_all_ways(content, suffix):
             with refused_in_one_sentence():
                 assert_sound(reader(path))
         with refused_in_one_sentence():
-            assert files.read_matrix(path, KNOWN.classes).shape == (2, 2)
+            assert tables.read_matrix(path, KNOWN.classes).shape == (2, 2)
 
 
 def npz(**arrays):

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 import verax
 from oracle import score as literal_score
-from verax import InputError, Mechanism, OptionError, Reports, files
+from verax import InputError, Mechanism, OptionError, Reports, tables
 from verax.cli import app
 from verax.market import (
     Market,
@@ -751,7 +751,7 @@ def test_people_get_a_table_and_a_page_with_the_price_path(folder):
     assert "<h3>Price path</h3>" in html and "Price path: level against step" in html
     assert "<h3>What each agent earned</h3>" in html
     assert all(f"{agent} {total:+.4f}" in html for agent, total in closed.totals().items())
-    with_loss = Submissions(*files.read_submissions(path))
+    with_loss = Submissions(*tables.read_submissions(path))
     assert with_loss.owners == ("ann", "bob", "ann") and with_loss.steps == (3, 10, 11)
     (folder / "full.csv").write_text(
         "step,task,agent,p:a,p:b\n" + "".join(f"1,t{n},ann,0.9,0.1\n" for n in range(1, 5))

@@ -28,12 +28,12 @@ from numpy.random import default_rng
 from typer.testing import CliRunner
 
 import verax
-from verax import Reports, executors, files, shards, statistic, tally
+from verax import Reports, executors, statistic, tally
 from verax.cli import app
 from verax.errors import InputError, OptionError, VeraxError
 from verax.kernels import Engine
 from verax.plan import Mechanism
-from verax.shards import Shard, find, read, read_truth
+from verax.tables import Shard, blocks, find, formats, shards, truth_of, writing
 from verax.tally import Tally, score_shards
 
 psutil = pytest.importorskip("psutil")
@@ -191,9 +191,9 @@ def test_without_a_second_look_scores_are_the_same_and_errors_are_absent():
 def frame(reports, path, kind):
     """Write reports as one kind of file."""
     if kind == "stored.npz":
-        np.savez(path, **files._arrays(reports))
+        np.savez(path, **writing.arrays_of(reports))
     elif kind == "groups.parquet":
-        table = pa.table(dict(files._wide_columns(reports)))
+        table = pa.table(dict(writing.wide_columns(reports)))
         pq.write_table(table, path, row_group_size=7)
     else:
         verax.write(reports, path, wide="wide" in kind)
@@ -204,8 +204,8 @@ KINDS = ["long.csv", "wide.csv", "long.parquet", "wide.parquet", "groups.parquet
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_files_of_every_kind_score_as_the_files_read_whole(kind, tmp_path, monkeypatch):
-    for name, small in {"_BLOCK": 40, "_SHARD": 60, "_LEAST_TASKS": 1}.items():
-        monkeypatch.setattr(shards, name, small)
+    for name, small in {"BLOCK": 40, "SHARD": 60, "LEAST_TASKS": 1}.items():
+        monkeypatch.setattr(formats, name, small)
     done = 0
     for case in range(40):
         reports, options, truth = world(case)
@@ -228,8 +228,8 @@ def test_files_of_every_kind_score_as_the_files_read_whole(kind, tmp_path, monke
 
 
 def test_a_single_npy_is_reports_of_numbered_agents_and_tasks(tmp_path, monkeypatch):
-    monkeypatch.setattr(shards, "_SHARD", 100)
-    monkeypatch.setattr(shards, "_LEAST_TASKS", 5)
+    monkeypatch.setattr(formats, "SHARD", 100)
+    monkeypatch.setattr(formats, "LEAST_TASKS", 5)
     labels = default_rng(3).integers(-1, 4, (5, 200)).astype(np.int16)
     np.save(tmp_path / "labels.npy", labels)
     found = find(tmp_path / "labels.npy")
@@ -261,7 +261,7 @@ def test_truth_files_say_what_the_mapping_says(tmp_path):
     (tmp_path / "t.csv").write_text("\n".join(["task,label", *lines]))
     whole = verax.score(reports, truth, **options)
     for name in ("t.parquet", "t.csv"):
-        alike(tallied([reports], options, read_truth(tmp_path / name), pairs=True).scores(again=[reports]), whole)
+        alike(tallied([reports], options, truth_of(tmp_path / name), pairs=True).scores(again=[reports]), whole)
 
 
 def columns_of(values):
@@ -278,21 +278,21 @@ def columns_of(values):
 
 
 def test_parquet_columns_of_any_type_are_read_as_the_plain_reader_reads_them(tmp_path, monkeypatch):
-    monkeypatch.setattr(shards, "_BLOCK", 30)
+    monkeypatch.setattr(formats, "BLOCK", 30)
     values = [None if v < 0 else v for v in default_rng(0).integers(-1, 4, 50).tolist()]
     tasks = pa.array([f"t{i}" for i in range(50)])
     for name, column, _ in columns_of(values):
         table = pa.table({"task": tasks, "ann": column, "bob": column, "__index_level_0__": tasks})
         pq.write_table(table, tmp_path / "r.parquet", row_group_size=20)
         whole = verax.read(tmp_path / "r.parquet")
-        parts = [block for shard in find(tmp_path / "r.parquet") for block in read(shard)]
+        parts = [block for shard in find(tmp_path / "r.parquet") for block in blocks(shard)]
         assert len(parts) > 2
         joined = reduce(add, parts)
         assert (joined.agents, joined.tasks, joined.classes) == (whole.agents, whole.tasks, whole.classes), name
         assert np.array_equal(joined.labels, whole.labels), name
         long = {"task": tasks, "worker": pa.array([f"a{i % 3}" for i in range(50)]), "label": column}
         pq.write_table(pa.table(long), tmp_path / "l.parquet", row_group_size=20)
-        whole, [part] = verax.read(tmp_path / "l.parquet"), [*read(find(tmp_path / "l.parquet")[0])]
+        whole, [part] = verax.read(tmp_path / "l.parquet"), [*blocks(find(tmp_path / "l.parquet")[0])]
         assert (part.agents, part.tasks, part.classes) == (whole.agents, whole.tasks, whole.classes), name
         assert np.array_equal(part.labels, whole.labels), name
 
@@ -338,7 +338,7 @@ def test_a_label_that_is_no_whole_number_is_refused_rather_than_read_in_two_ways
 
 
 def test_rows_are_numbered_from_the_beginning_of_the_file(tmp_path, monkeypatch):
-    monkeypatch.setattr(shards, "_SHARD", 1)
+    monkeypatch.setattr(formats, "SHARD", 1)
     table = pa.table({"task": [f"t{i}" for i in range(30)], "ann": ["c0"] * 25 + ["c9"] + ["c1"] * 4})
     pq.write_table(table, tmp_path / "r.parquet", row_group_size=10)
     found = find(tmp_path / "r.parquet", classes=["c0", "c1"])
@@ -354,7 +354,7 @@ def test_a_task_in_two_shards_is_refused_with_both_names(tmp_path, monkeypatch):
         InputError, match=r"task 't2' is in \S*1.csv and again in \S*2.csv; a task belongs to one shard"
     ):
         score_shards(find(tmp_path / "*.csv"))
-    monkeypatch.setattr(shards, "_SHARD", 1)
+    monkeypatch.setattr(formats, "SHARD", 1)
     table = pa.table({"task": ["t1", "t2", "t3", "t1"], "ann": ["a", "b", "a", "b"]})
     pq.write_table(table, tmp_path / "r.parquet", row_group_size=2)
     with pytest.raises(InputError, match=r"'t1' is in \S* \(row group 0\) and again in \S* \(row group 1\)"):
@@ -383,7 +383,7 @@ def test_a_damaged_shard_is_refused_and_nothing_is_scored(tmp_path):
     (tmp_path / "2.parquet").write_bytes(damaged)
     with pytest.raises(InputError, match=r"2.parquet: cannot be read as Parquet \("):
         score_shards(find(tmp_path / "*.parquet"))
-    np.savez(tmp_path / "r.npz", **files._arrays(reports))
+    np.savez(tmp_path / "r.npz", **writing.arrays_of(reports))
     damaged = bytearray((tmp_path / "r.npz").read_bytes())
     labels = reports.labels.tobytes()
     at = damaged.index(labels)
@@ -703,11 +703,17 @@ INTERRUPTIBLE = "import signal; signal.signal(signal.SIGINT, signal.default_int_
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
-def test_an_interrupt_leaves_no_process_behind(folder, how):
-    os.mkfifo(folder / "99.csv")  # a shard that whoever reads it waits for
+def test_an_interrupt_leaves_no_process_behind(folder, how, tmp_path_factory):
+    slow = tmp_path_factory.mktemp("slow")  # where whoever is begun to read learns to take for ever
+    (slow / "sitecustomize.py").write_text(
+        "import sys, time\nif any('spawn_main' in argument for argument in sys.orig_argv):\n"
+        "    import verax.tables\n    verax.tables.blocks = lambda shard: time.sleep(600)\n"
+    )
+    path = os.pathsep.join([str(slow), *filter(None, [os.environ.get("PYTHONPATH")])])
     started = INTERRUPTIBLE + "from verax.cli import main; main()"
     command = [sys.executable, "-c", started, "score", str(folder / "*"), "--workers", "2"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True) as process:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
+                          env={**os.environ, "PYTHONPATH": path}) as process:  # fmt: skip
         parent, children = psutil.Process(process.pid), []
         try:
             begun = time.monotonic()

@@ -29,12 +29,12 @@ Liu & Wei, "Incentives for Federated Learning: a Hypothesis Elicitation Approach
 from verax import misreport, rules
 from verax.audit import Certificate, audit
 from verax.errors import ConflictError, ExtraMissing, InputError, LedgerError, OptionError, VeraxError
-from verax.files import read, read_public, read_truth, write
 from verax.joint import Estimate, Joint
 from verax.payments import Payment, Payments, pay
 from verax.public import Public
 from verax.reports import Reports
 from verax.score import Mechanism, Score, Scores, score
+from verax.tables import read, read_public, read_truth, write
 
 __version__ = "0.1.0"
 

@@ -11,12 +11,12 @@ from rich.markup import escape
 from rich.table import Table
 
 from verax.audit import Certificate, examine
-from verax.files import read, read_truth, write_atomically
 from verax.payments import Payments, clusters_of, pay
 from verax.reports import Reports
 from verax.score import Scores, prepare, score
 from verax.show.report import report
 from verax.show.text import plus_minus, shown
+from verax.tables import read, read_truth, write_atomically
 
 _CHEATS = {
     "liar-30%": "lies on 30 %",

@@ -30,13 +30,13 @@ import numpy.typing as npt
 from verax.audit import Certificate
 from verax.echo import KINSHIP, Weights, echo_test, public_features
 from verax.errors import InputError, OptionError, VeraxError
-from verax.files import write_atomically
 from verax.money import minor_units, scale_of
 from verax.payments import Payments
 from verax.reports import Reports, some
 from verax.rounds import Rounds, Settlement, Spec
 from verax.rules import resolve
 from verax.score import Scores, score
+from verax.tables import write_atomically
 
 Model = dict[str, npt.NDArray[Any]]
 Predict = Callable[[Model, Any], npt.ArrayLike]

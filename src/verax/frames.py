@@ -4,25 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
-from importlib import import_module
 from typing import Any
 
-from verax.errors import ExtraMissing
+from verax.errors import OptionError
 
 
-def to_frame(columns: Mapping[str, Sequence[Any]]) -> Any:
-    """Columns as a data frame of pandas, else of polars, else as a pyarrow table.
+def to_frame(columns: Mapping[str, Sequence[Any]], backend: str | None = None) -> Any:
+    """Columns as a data frame of pandas, polars or pyarrow: of the one asked for, or the first that is installed.
 
-    >>> list(to_frame({"agent": ["ann"], "score": [0.5]}).columns)
+    >>> list(to_frame({"agent": ["ann"], "score": [0.5]}, "pyarrow").column_names)
     ['agent', 'score']
     """
-    for library, make in (("pandas", "DataFrame"), ("polars", "DataFrame"), ("pyarrow", "table")):
+    import narwhals as nw
+
+    for name in ("pandas", "polars", "pyarrow") if backend is None else (backend,):
         try:
-            frame = getattr(import_module(library), make)
+            return nw.from_dict(dict(columns), backend=name).to_native()
         except ImportError:
             continue
-        return frame(dict(columns))
-    raise ExtraMissing("Data frames", "parquet")
+        except (TypeError, ValueError):
+            break
+    raise OptionError(f"no data frame of {backend or 'pandas'!r}; install pandas, polars or pyarrow")
 
 
 def html_table(caption: str, head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:

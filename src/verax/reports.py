@@ -5,23 +5,36 @@ Every refusal is one sentence: what was seen, where, what was expected, what to 
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from verax.arrays import (
+    checked_rows,
+    class_count,
+    is_indexed,
+    label_array,
+    laid_texts,
+    probability_array,
+    rows_of_agents,
+    signal_array,
+    texts_by_task,
+    whole_numbers,
+)  # fmt: skip
+from verax.columns import Reading, Table, is_frame, table_of, text_of
 from verax.errors import InputError
-
-Labels = npt.NDArray[np.signedinteger]
-Floats = npt.NDArray[np.float64]
-Array = npt.NDArray[np.generic]
-
-_MISS_OF_ONE = 2e-3  # float16 rows miss 1 by 5e-4
-_EXACT = 1e-9
-MOST_CLASSES = 10_000  # that labels without names may count up to: beyond, a label is a mistake
+from verax.frames import to_frame
+from verax.labels import MOST_CLASSES, Array, Floats, Labels, class_index, clean, number, numbers_of
+from verax.labels import checked_names as checked_names
+from verax.labels import class_order as class_order
+from verax.labels import narrow as narrow
+from verax.labels import some as some
+from verax.layout import Laid, laid_out, public_array, truth_map
+from verax.roles import Roles
 
 
 @dataclass(frozen=True)
@@ -58,6 +71,8 @@ class Shape:
 class Reports:
     """K agents' labels on N tasks, -1 an abstention, and their probability rows where they gave them.
 
+    `notes` say what was decided in reading them, where it could have been meant otherwise.
+
     >>> reports = Reports.of(labels=[[0, 1, 1], [0, 1, -1]], agents=["ann", "bob"], classes=["cat", "dog"])
     >>> reports
     Reports(2 agents, 3 tasks, 2 classes, 1 abstention)
@@ -71,35 +86,55 @@ class Reports:
     truth: Labels | None = None
     public: Array | None = None
     classes_given: bool = field(default=True, repr=False)
+    notes: tuple[str, ...] = ()
 
     @classmethod
     def of(
         cls,
-        labels: npt.ArrayLike | None = None,
+        labels: Any = None,
         probabilities: npt.ArrayLike | None = None,
         *,
         agents: Sequence[str] | None = None,
         tasks: Sequence[str] | None = None,
         classes: Sequence[str] | None = None,
-        truth: npt.ArrayLike | Mapping[str, str] | None = None,
-        public: npt.ArrayLike | None = None,
+        truth: Any = None,
+        public: Any = None,
         source: str = "the reports",
+        **reading: Any,
     ) -> Reports:
-        """Checked reports from arrays: labels (K, N) that index `classes`, or probabilities (K, N, L).
+        """Checked reports from labels, or from probabilities (K, N, L).
+
+        Labels are integers (K, N) that index `classes`, -1 or NaN an abstention; or texts (K, N), None or empty an
+        abstention; or {agent: labels}; or a data frame, long or wide, read as a file is, by the fields of `reading`.
 
         >>> Reports.of(probabilities=[[[0.9, 0.1], [0.2, 0.8]]], agents=["ann"]).labels.tolist()
         [[0, 1]]
+        >>> Reports.of({"ann": ["cat", "dog", None], "bob": ["cat", "cat", "dog"]}).classes
+        ('cat', 'dog')
         """
-        rows = None if probabilities is None else _probability_array(probabilities, source)
-        if labels is not None:
-            held = _label_array(labels, source)
-        elif rows is not None:
-            held = rows.argmax(2)
-        else:
+        if is_frame(labels):
+            how = Reading.of(None, classes=classes, **reading)
+            found = cls._of_laid(laid_out(table_of(labels, source, how), how), source).with_one_spelling()
+            return found._with_signals(truth, public, source)
+        if reading:
+            raise InputError(f"{source}: {min(reading)}= is for data frames and files; give names with agents=, tasks=")
+        if isinstance(labels, Mapping):
+            agents, tasks, labels = rows_of_agents(labels, agents, tasks, source)
+        rows = None if probabilities is None else probability_array(probabilities, source)
+        held = None if labels is None else label_array(labels, source)
+        if held is None and rows is None:
             raise InputError(
                 f"{source}: neither labels nor probabilities; give labels (K, N) or probabilities (K, N, L)"
             )
-        size = len(classes) if classes is not None else rows.shape[2] if rows is not None else _counted(held, source)
+        given = classes is not None or rows is not None
+        notes: tuple[str, ...] = ()
+        if held is None:
+            assert rows is not None
+            held = rows.argmax(2)
+        elif held.dtype.kind not in "iu":
+            laid = laid_texts(held, agents, tasks, classes, source)
+            held, classes, notes = laid.labels, laid.classes, laid.notes
+        size = len(classes) if classes is not None else rows.shape[2] if rows is not None else class_count(held, source)
         class_names = checked_names(classes, size, "class", source)
         agent_names = checked_names(agents, held.shape[0], "agent", source)
         task_names = checked_names(tasks, held.shape[1], "task", source)
@@ -109,20 +144,42 @@ class Reports:
                     f"{source}: probabilities have shape {rows.shape}, labels {held.shape}, "
                     f"and there are {size} classes; give probabilities of shape (agents, tasks, classes)"
                 )
-            rows = _checked_rows(rows, held, agent_names, task_names, source)
+            rows = checked_rows(rows, held, agent_names, task_names, source)
         outside = held.size and (held.min() < -1 or held.max() >= size)
         for bad in np.argwhere((held < -1) | (held >= size))[:1] if outside else ():
             raise InputError(
                 f"{source}: agent {agent_names[bad[0]]!r}, task {task_names[bad[1]]!r} has label {held[tuple(bad)]}; "
                 f"expected 0 to {size - 1}, or -1 for an abstention"
             )
-        reports = cls(
-            narrow(held, size), agent_names, task_names, class_names, rows,
-            classes_given=classes is not None or rows is not None,
-        )  # fmt: skip
-        if truth is not None:
-            reports = reports.with_truth(truth, source)
-        return reports if public is None else replace(reports, public=_public_array(public, len(task_names), source))
+        reports = cls(narrow(held, size), agent_names, task_names, class_names, rows, classes_given=given, notes=notes)
+        return reports.with_one_spelling()._with_signals(truth, public, source)
+
+    @classmethod
+    def of_table(cls, table: Table, reading: Reading, roles: Roles | None = None, agent: str | None = None) -> Reports:
+        """Checked reports from a table; labels keep their spelling, for other tables may go with it."""
+        return cls._of_laid(laid_out(table, reading, roles, agent), table.source)
+
+    @classmethod
+    def _of_laid(cls, laid: Laid, source: str) -> Reports:
+        """Reports from arrays whose codes are known to be right."""
+        agents = checked_names(laid.agents, len(laid.agents), "agent", source)
+        tasks = laid.tasks
+        if len({*tasks}) < len(tasks) or not "".join(tasks).isprintable():
+            checked_names(tasks, len(tasks), "task", source)
+        classes = checked_names(laid.classes, len(laid.classes), "class", source)
+        rows = None if laid.rows is None else checked_rows(laid.rows, laid.labels, agents, tasks, source)
+        found = cls(laid.labels, agents, tasks, classes, rows, classes_given=laid.classes_given, notes=laid.notes)
+        return found if laid.truth is None else found.with_truth(laid.truth, source)
+
+    def _with_signals(self, truth: Any, public: Any, source: str) -> Reports:
+        found = self if truth is None else self.with_truth(truth, source)
+        return found if public is None else found.with_public(public, source)
+
+    @property
+    def shape(self) -> Shape:
+        """How much there is to score."""
+        known = 0 if self.truth is None else int((self.truth >= 0).sum())
+        return Shape(len(self.agents), len(self.tasks), len(self.classes), self.probabilities is not None, known=known)
 
     def scorable(self, source: str = "the reports") -> Reports:
         """These reports, if there is anything to score: an agent, two classes and two tasks.
@@ -132,12 +189,6 @@ class Reports:
         """
         self.shape.check(source)
         return self
-
-    @property
-    def shape(self) -> Shape:
-        """How much there is to score."""
-        known = 0 if self.truth is None else int((self.truth >= 0).sum())
-        return Shape(len(self.agents), len(self.tasks), len(self.classes), self.probabilities is not None, known=known)
 
     def __repr__(self) -> str:
         left_out = int((self.labels < 0).sum())
@@ -177,17 +228,37 @@ class Reports:
             probabilities=None if self.probabilities is None else self.probabilities[chosen],
         )
 
-    def with_truth(self, truth: npt.ArrayLike | Mapping[str, str], source: str = "the truth") -> Reports:
-        """The reports with the truth of some or all tasks: {task: label}, or integers (N,), -1 unknown.
+    def with_public(self, public: Any, source: str = "the public signal") -> Reports:
+        """The reports with what everybody knows of the tasks: strata (N,), features (N, m), or a frame of them.
 
-        Labels that no report uses are added to the classes, unless the classes were given.
+        >>> Reports.of(labels=[[0, 1]]).with_public([3, 5]).public.tolist()
+        [3, 5]
+        """
+        if is_frame(public):
+            return replace(self, public=public_array(table_of(public, source, Reading()), self.tasks, Reading()))
+        return replace(self, public=signal_array(public, len(self.tasks), source))
+
+    def with_truth(self, truth: Any, source: str = "the truth") -> Reports:
+        """The reports with the truth of some or all tasks.
+
+        {task: label}, a frame of task and label, texts (N,), or integers (N,), -1 unknown. Labels that no report
+        uses are added to the classes, unless the classes were given.
 
         >>> Reports.of(labels=[[0, 1]], classes=["cat", "dog"]).with_truth({"1": "dog"}).truth.tolist()
         [-1, 1]
         """
+        if is_frame(truth):
+            return self._with_truth_of(
+                truth_map(table_of(truth, source, Reading()), Reading(), some_known=True), source
+            )
+        if is_indexed(truth):
+            truth = dict(truth.items())
         if isinstance(truth, Mapping):
-            return self._with_truth_of(truth, source)
-        array = np.asarray(truth)
+            return self._with_truth_of(texts_by_task(truth, source), source)
+        array = whole_numbers(np.asarray(truth), source)
+        if array.shape == (len(self.tasks),) and array.dtype.kind in "OUSTb":
+            texts = [clean(text_of(value, source)) for value in array.tolist()]
+            return self._with_truth_of(dict(zip(self.tasks, texts, strict=True)), source)
         if array.shape != (len(self.tasks),) or array.dtype.kind not in "iu":
             raise InputError(
                 f"{source}: truth of shape {array.shape} and type {array.dtype}; "
@@ -204,29 +275,86 @@ class Reports:
         return replace(self, truth=narrow(array, len(classes)), classes=classes)
 
     def _with_truth_of(self, truth: Mapping[str, str], source: str) -> Reports:
-        known = [truth.get(task) for task in self.tasks]
+        known = [truth.get(task) or None for task in self.tasks]
         if all(label is None for label in known):
             raise InputError(
                 f"{source}: none of its {len(truth)} tasks is in the reports "
                 f"(such as {next(iter(truth), '')!r} against {self.tasks[0]!r}); check the task names"
             )
+        index = class_index({*truth.values()}, self.classes)
         for task, label in truth.items():
-            if self.classes_given and label not in self.classes:
+            if self.classes_given and label and label not in index:
                 raise InputError(
                     f"{source}: task {task!r} has the unknown label {label!r}; the classes are {some(self.classes)}"
                 )
-        reports = self._relabelled(class_order({*self.classes, *(x for x in known if x is not None)}))
-        index = {c: i for i, c in enumerate(reports.classes)}
-        codes = np.array([-1 if x is None else index[x] for x in known])
-        return replace(reports, truth=narrow(codes, len(index)))
+        seen = {label for label in known if label is not None}
+        if self.classes and not self.classes_given and not any(label in index for label in seen):
+            raise InputError(
+                f"{source}: the truth and the reports share no label: {some(sorted(seen))} against "
+                f"{some(self.classes)}; write both alike, or name all labels with classes="
+            )
+        numeric = numbers_of(self.classes) is not None
+        names = {x: self.classes[index[x]] if x in index else (numeric and number(x)) or x for x in seen}
+        reports = self.over_classes(class_order({*self.classes, *names.values()}))
+        place = {c: i for i, c in enumerate(reports.classes)}
+        codes = np.array([-1 if x is None else place[names[x]] for x in known])
+        said = _spelling_note({x: name for x, name in names.items() if x != name}, "the truth: ")
+        return replace(reports, truth=narrow(codes, len(place)), notes=(*self.notes, *said))
 
-    def _relabelled(self, classes: tuple[str, ...]) -> Reports:
-        """The same reports over a larger set of classes."""
+    def over_classes(self, classes: tuple[str, ...]) -> Reports:
+        """The same reports over a larger set of classes, unless theirs were given."""
         if classes == self.classes or self.classes_given:
             return self
+        return replace(self._with_names({c: c for c in self.classes}, classes), classes=classes)
+
+    def with_one_spelling(self) -> Reports:
+        """The same reports, each label spelled in one way where all are numbers, and a note of what was changed.
+
+        >>> Reports.of([["4.0", "01", "4"]]).classes
+        ('1', '4')
+        """
+        found = {label: number(label) for label in self.classes}
+        spelled = {label: text for label, text in found.items() if text is not None}
+        changed = {label: text for label, text in spelled.items() if label != text}
+        if self.classes_given or not changed:
+            return self
+        if len(spelled) < len(found):
+            twice = sorted(label for label in changed if [*spelled.values()].count(spelled[label]) > 1)
+            said = [f"labels {some(twice)} stay apart, for other labels are no numbers"] if twice else []
+            return replace(self, notes=(*self.notes, *said))
+        classes = class_order({*spelled.values()})
+        notes = (*self.notes, *_spelling_note(changed, "labels are numbers: "))
+        return replace(self._with_names(spelled, classes), classes=classes, notes=notes)
+
+    def _with_names(self, names: Mapping[str, str], classes: Sequence[str]) -> Reports:
         index = {c: i for i, c in enumerate(classes)}
-        new = np.array([*(index[c] for c in self.classes), -1])
-        return replace(self, labels=narrow(new[self.labels], len(classes)), classes=classes)
+        new = narrow(np.array([*(index[names[c]] for c in self.classes), -1]), len(classes))
+        return replace(self, labels=new[self.labels], truth=None if self.truth is None else new[self.truth])
+
+    def to_frame(self, backend: str | None = None) -> Any:
+        """The reports in long form, task, agent, label and p:<class>: a pandas, polars or pyarrow table.
+
+        >>> Reports.of(labels=[[0, 1]], agents=["ann"]).to_frame("pyarrow").column_names
+        ['task', 'agent', 'label']
+        """
+        return to_frame(self.long_columns(), backend)
+
+    def long_columns(self) -> dict[str, Sequence[Any]]:
+        """The columns of a long file: one row an answer.
+
+        >>> Reports.of(labels=[[0, -1]], agents=["ann"]).long_columns()
+        {'task': ['0'], 'agent': ['ann'], 'label': ['0']}
+        """
+        k, n = np.nonzero(self.labels >= 0)
+        columns: dict[str, Sequence[Any]] = {
+            "task": [self.tasks[i] for i in n.tolist()],
+            "agent": [self.agents[i] for i in k.tolist()],
+            "label": [self.classes[i] for i in self.labels[k, n].tolist()],
+        }
+        if self.probabilities is not None:
+            rows = self.probabilities[k, n]
+            columns |= {f"p:{c}": rows[:, i].tolist() for i, c in enumerate(self.classes)}
+        return columns
 
     def __add__(self, other: Reports) -> Reports:
         """Reports of other agents, or on other tasks, side by side; what neither says is an abstention.
@@ -234,148 +362,99 @@ class Reports:
         >>> Reports.of(labels=[[0, 1]], agents=["ann"]) + Reports.of(labels=[[1, 1]], agents=["bob"])
         Reports(2 agents, 2 tasks, 2 classes, 0 abstentions)
         """
-        return _combined(self, other)
+        return joined([self, other])
 
 
-def narrow(labels: npt.NDArray[Any], classes: int) -> Labels:
-    """The smallest signed integers that hold the labels: memory is what bounds large rounds."""
-    return labels.astype(next(t for t in (np.int8, np.int16, np.int32, np.int64) if classes <= np.iinfo(t).max))
+def as_reports(given: Any) -> Reports:
+    """Reports, or whatever Reports.of takes: a data frame, {agent: labels}, an array.
+
+    >>> as_reports({"ann": ["cat", "dog"], "bob": ["cat", "cat"]})
+    Reports(2 agents, 2 tasks, 2 classes, 0 abstentions)
+    """
+    if isinstance(given, Reports):
+        return given
+    if isinstance(given, str | os.PathLike):
+        raise InputError(f"the reports are the {type(given).__name__} {os.fspath(given)!r}; read it with verax.read")
+    return Reports.of(given)
 
 
-def some(names: Iterable[str], most: int = 8) -> str:
-    shown = list(names)
-    more = f" and {len(shown) - most} more" if len(shown) > most else ""
-    return ", ".join(repr(n) for n in shown[:most]) + more
+def joined(parts: Sequence[Reports], sources: Sequence[str] | None = None, reading: Reading | None = None) -> Reports:
+    """Reports of different agents, or on different tasks, as one; what nobody says is an abstention.
 
-
-def class_order(classes: Iterable[str]) -> tuple[str, ...]:
-    """Numeric order if all are integers, else sorted."""
-    try:
-        return tuple(sorted(classes, key=lambda c: (int(c), c)))
-    except ValueError:
-        return tuple(sorted(classes))
-
-
-def checked_names(given: Sequence[str] | Array | None, count: int, what: str, source: str) -> tuple[str, ...]:
-    if given is None:
-        return tuple(map(str, range(count)))
-    names = (
-        tuple(str(name) for name in np.asarray(given).tolist())
-        if isinstance(given, np.ndarray)
-        else tuple(map(str, given))
-    )
-    if len(names) != count:
-        raise InputError(f"{source}: {len(names)} {what} names for {count}; give one name each")
-    if len(set(names)) < count:
-        twice = Counter(names).most_common(1)[0][0]
-        raise InputError(f"{source}: {what} {twice!r} appears twice; names must differ")
-    for name in names:
-        # labels are only ever shown quoted, so a line break in one does no harm
-        if not name or name != name.strip() or not (what == "class" or name.isprintable()):
+    >>> joined([Reports.of([[0]], tasks=["a"]), Reports.of([[1]], tasks=["b"])]).labels.tolist()
+    [[0, 1]]
+    """
+    first = parts[0]
+    if len(parts) == 1:
+        return first
+    where = [f"{source}: " for source in sources] if sources is not None else [""] * len(parts)
+    classes = next((part.classes for part in parts if part.classes_given), None)
+    given = classes is not None
+    if classes is None:
+        classes = class_order({label for part in parts for label in part.classes})
+    index = class_index({label for part in parts for label in part.classes}, classes)
+    for i, part in enumerate(parts):
+        if (first.probabilities is None) != (part.probabilities is None):
+            raise InputError(f"{where[i]}some reports have probabilities and some only labels; give all of one kind")
+        if part.classes_given and part.classes != classes:
             raise InputError(
-                f"{source}: {what} name {name!r} is empty, or has blanks around it or unprintable characters; rename it"
+                f"{where[i]}the reports have different classes, {some(classes)} and {some(part.classes)}; "
+                "write all with the same classes"
             )
-    return names
+        strange = [label for label in part.classes if label not in index]
+        if strange:
+            raise InputError(
+                f"{where[max(i, 1)]}the label {strange[0]!r} is outside the classes {some(classes)} of another file; "
+                "write all with the same classes"
+            )
+        if part.public is not None:
+            raise InputError(
+                f"{where[i]}a public signal inside one of several files is of its tasks only; give it with --public"
+            )
+    return _side_by_side(parts, where, classes, given, index, reading or Reading())
 
 
-def _counted(labels: Array, source: str) -> int:
-    """How many classes labels without names make."""
-    size = int(labels.max(initial=0)) + 1
-    if size > MOST_CLASSES:
-        raise InputError(
-            f"{source}: label {size - 1} without named classes; give classes, or labels below {MOST_CLASSES}"
-        )
-    return size
-
-
-def _public_array(public: npt.ArrayLike, tasks: int, source: str) -> Array:
-    array = np.asarray(public)
-    if array.ndim not in (1, 2) or len(array) != tasks:
-        raise InputError(
-            f"{source}: public has shape {array.shape} for {tasks} tasks; give (N,) or (N, m), one entry a task"
-        )
-    return array
-
-
-def _label_array(labels: npt.ArrayLike, source: str) -> npt.NDArray[Any]:
-    array = np.asarray(labels)
-    if array.ndim != 2 or array.dtype.kind not in "iu":
-        raise InputError(
-            f"{source}: labels have shape {array.shape} and type {array.dtype}; give integers of shape (agents, tasks)"
-        )
-    if array.dtype.kind == "u" and array.size and array.max() > np.iinfo(np.int64).max:
-        raise InputError(
-            f"{source}: label {array.max()} is no label; give 0 up, and -1 for an abstention in signed integers"
-        )
-    return array
-
-
-def _probability_array(probabilities: npt.ArrayLike, source: str) -> Floats:
-    array = np.asarray(probabilities)
-    if array.ndim != 3 or array.dtype.kind not in "fiu" or not array.shape[2]:
-        raise InputError(
-            f"{source}: probabilities have shape {array.shape} and type {array.dtype}; "
-            "give numbers of shape (agents, tasks, classes)"
-        )
-    return array.astype(np.float64)
-
-
-def _checked_rows(
-    rows: Floats, labels: npt.NDArray[Any], agents: Sequence[str], tasks: Sequence[str], source: str
-) -> Floats:
-    """Rows that are probabilities: finite, not negative, summing to 1; abstentions become NaN."""
-    answered = labels >= 0
-
-    def refuse(wrong: Any, what: Callable[[Floats], str], remedy: str) -> None:
-        for k, n in np.argwhere(wrong & answered)[:1]:
-            raise InputError(f"{source}: agent {agents[k]!r}, task {tasks[n]!r} has {what(rows[k, n])}; {remedy}")
-
-    finite = np.isfinite(rows)
-    refuse(~finite.all(2), lambda row: f"the probability {row[~np.isfinite(row)][0]}", "give finite numbers")
-    rows = np.where(finite, rows, 1.0)
-    refuse(rows.min(2) < 0, lambda row: f"the negative probability {row.min():g}", "give numbers from 0 to 1")
-    with np.errstate(over="ignore"):
-        total = rows.sum(2)
-        miss = np.abs(total - 1)
-        refuse(miss > _MISS_OF_ONE, lambda row: f"probabilities that sum to {row.sum():.6g}", "make each row sum to 1")
-    total[~answered | (miss <= _EXACT)] = 1.0
-    return np.where(answered[..., None], rows / total[..., None], np.nan)
-
-
-def _combined(first: Reports, second: Reports) -> Reports:
-    if (first.probabilities is None) != (second.probabilities is None):
-        raise InputError("some reports have probabilities and some only labels; give all of one kind")
-    if first.classes_given and second.classes_given and first.classes != second.classes:
-        raise InputError(
-            f"the reports have different classes, {some(first.classes)} and {some(second.classes)}; "
-            "write all with the same classes"
-        )
-    classes = next(
-        (r.classes for r in (first, second) if r.classes_given), class_order({*first.classes, *second.classes})
-    )
-    strange = [c for c in (*first.classes, *second.classes) if c not in classes]
-    if strange:
-        raise InputError(
-            f"the label {strange[0]!r} is outside the classes {some(classes)} of another file; "
-            "write all with the same classes"
-        )
-    if first.public is not None or second.public is not None:
-        raise InputError("a public signal inside one of several files is of its tasks only; give it with public=")
-    first, second = first._relabelled(classes), second._relabelled(classes)
-    agents = tuple(dict.fromkeys((*first.agents, *second.agents)))
-    tasks = tuple(dict.fromkeys((*first.tasks, *second.tasks)))
+def _side_by_side(
+    parts: Sequence[Reports], where: Sequence[str], classes: tuple[str, ...], given: bool, index: Mapping[str, int],
+    reading: Reading,
+) -> Reports:  # fmt: skip
+    agents = tuple(dict.fromkeys(agent for part in parts for agent in part.agents))
+    tasks = tuple(dict.fromkeys(task for part in parts for task in part.tasks))
     row, column = ({name: i for i, name in enumerate(names)} for names in (agents, tasks))
-    labels = np.full((len(agents), len(tasks)), -1)
-    rows = None if first.probabilities is None else np.full((*labels.shape, len(classes)), np.nan)
-    for part in (first, second):
-        where = np.ix_([row[a] for a in part.agents], [column[t] for t in part.tasks])
-        twice = np.argwhere((labels[where] >= 0) & (part.labels >= 0))
-        for k, n in twice[:1]:
-            raise InputError(f"agent {part.agents[k]!r} reports task {part.tasks[n]!r} in two files; keep one")
-        labels[where] = np.where(part.labels >= 0, part.labels, labels[where])
+    with_rows = parts[0].probabilities is not None
+    reading.refuse_cells("the reports", len(agents), len(tasks), *[len(classes)] * with_rows)
+    labels = np.full((len(agents), len(tasks)), -1, dtype=narrow(np.empty(0), len(classes)).dtype)
+    rows = np.full((*labels.shape, len(classes)), np.nan) if with_rows else None
+    truth = np.full(len(tasks), -1, dtype=labels.dtype)
+    for i, part in enumerate(parts):
+        new = np.array([*(index[label] for label in part.classes), -1], dtype=labels.dtype)
+        who, about = _as_slice([row[a] for a in part.agents]), _as_slice([column[t] for t in part.tasks])
+        at = np.ix_(who, about) if isinstance(who, list) and isinstance(about, list) else (who, about)
+        held, said = labels[at], new[part.labels]
+        for k, n in np.argwhere((held >= 0) & (said >= 0))[:1]:
+            raise InputError(
+                f"{where[i]}agent {part.agents[k]!r} reports task {part.tasks[n]!r} in two files; keep one"
+            )
+        labels[at] = np.where(said >= 0, said, held)
         if rows is not None and part.probabilities is not None:
-            rows[where] = np.where((part.labels >= 0)[..., None], part.probabilities, rows[where])
+            rows[at] = np.where((said >= 0)[..., None], part.probabilities, rows[at])
+        if part.truth is not None:
+            known, said = truth[about], new[part.truth]
+            for n in np.nonzero((known >= 0) & (said >= 0) & (known != said))[0][:1]:
+                raise InputError(f"{where[i]}task {part.tasks[n]!r} has another truth in another file; keep one")
+            truth[about] = np.where(said >= 0, said, known)
     return Reports(
-        narrow(labels, len(classes)), agents, tasks, classes, rows,
-        classes_given=first.classes_given or second.classes_given,
+        labels, agents, tasks, classes, rows, truth if any(part.truth is not None for part in parts) else None,
+        classes_given=given, notes=tuple(dict.fromkeys(note for part in parts for note in part.notes)),
     )  # fmt: skip
+
+
+def _as_slice(found: list[int]) -> list[int] | slice:
+    """Places in an array, as a slice where they follow one another."""
+    start = found[0] if found else 0
+    return slice(start, start + len(found)) if found == [*range(start, start + len(found))] else found
+
+
+def _spelling_note(changed: Mapping[str, str], where: str) -> list[str]:
+    shown = ", ".join(f"{label!r} is read as {text}" for label, text in sorted(changed.items())[:3])
+    return [f"{where}{shown}{' and so on' if len(changed) > 3 else ''}"] if changed else []

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,7 +20,7 @@ from verax.kernels import Engine, Floats, engine
 from verax.mechanisms import pairwise as pairs
 from verax.plan import Mechanism, Plan
 from verax.public import Public
-from verax.reports import Reports, some
+from verax.reports import Reports, as_reports, some
 from verax.rules import DEFAULT, Rule, RuleFunction
 from verax.statistic import Part, Side, combined, sides_of
 
@@ -96,6 +96,12 @@ class Scores(wire.Document, format=wire.SCORES):
         names = ("agent", "score", "stderr", "tasks", "references")
         return to_frame({name: [getattr(s, name) for s in self.scores] for name in names})
 
+    def _repr_html_(self) -> str:
+        from verax.frames import html_table
+
+        names = ("agent", "score", "stderr", "tasks", "references")
+        return html_table(self.describe(), names, ([getattr(s, name) for name in names] for s in self.ranked()))
+
     def __str__(self) -> str:
         width = max(5, *(len(s.agent) for s in self.scores))
         lines = [f"{self.describe()}, {self.tasks} tasks", f"{'agent':{width}}    score  stderr  tasks  references"]
@@ -111,8 +117,8 @@ class Scores(wire.Document, format=wire.SCORES):
 
 def score(
     reports: Any,
-    truth: npt.ArrayLike | Mapping[str, str] | None = None,
-    public: npt.ArrayLike | None = None,
+    truth: Any = None,
+    public: Any = None,
     *,
     rule: str | Rule | RuleFunction = DEFAULT,
     against: str | None = None,
@@ -127,6 +133,8 @@ def score(
     max_bytes: int | None = None,
 ) -> Scores:
     """Score every agent, exactly: against truth where it is given, else against the other agents.
+
+    `reports`, `truth` and `public` are what `Reports.of`, `with_truth` and `with_public` take: data frames too.
 
     `rule` is a name, a Rule, or a function of a Joint. `against`: truth, peers, or hybrid (truth on the tasks
     it covers, peers on the others); chosen by what the truth covers if not given. `over`: mean or
@@ -168,19 +176,18 @@ class Prepared:
 
 def prepare(
     reports: Any,
-    truth: npt.ArrayLike | Mapping[str, str] | None = None,
-    public: npt.ArrayLike | None = None,
+    truth: Any = None,
+    public: Any = None,
     mechanism: Mechanism | None = None,
     counted: Engine | None = None,
     rng: np.random.Generator | None = None,
 ) -> Prepared:
     """Plan a mechanism for reports, before anything is computed."""
-    if not isinstance(reports, Reports):
-        raise InputError(f"reports is a {type(reports).__name__}; give Reports, such as verax.read(path)")
+    reports = as_reports(reports)
     if truth is not None:
         reports = reports.with_truth(truth)
     if public is not None:
-        reports = replace(reports, public=np.asarray(public))
+        reports = reports.with_public(public)
     reports.scorable()
     signal = Public.of(reports.public, len(reports.tasks))
     shape = replace(reports.shape, public=signal.kind)
@@ -196,7 +203,8 @@ def scored(ready: Prepared) -> Scores:
     truth, peers = (None if side is None else pairs.parts(side, ready.plan) for side in ready.sides)
     found, lost = combined(ready.plan, reports.agents, truth, peers)
     answered = (reports.labels >= 0).sum(1).tolist()
-    return finished(reports.agents, reports.classes, len(reports.tasks), ready.plan, found, answered, lost)
+    notes = (*reports.notes, *lost)
+    return finished(reports.agents, reports.classes, len(reports.tasks), ready.plan, found, answered, notes)
 
 
 def finished(

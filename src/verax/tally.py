@@ -25,8 +25,8 @@ from verax.plan import Mechanism, Plan
 from verax.public import Public
 from verax.reports import Reports, Shape, class_order, narrow, some
 from verax.score import Scores, finished
-from verax.shards import Digests, Shard, Truth, digests, read, task_of
 from verax.statistic import Look, Side, Statistic, combined, sides_of
+from verax.tables import Digests, Shard, Truth, blocks, digests, task_of
 
 NO_ERRORS = "the error of a mean over peers needs a second look at the reports: give them again for standard errors"
 _WORTH_COMPILING = 8.0  # seconds that NumPy would take for all shards
@@ -291,7 +291,7 @@ def _with_truth(reports: Reports, truth: Truth | None, asked: bool, marks: Diges
                 )
     codes = truth.codes_of(digests(reports.tasks) if marks is None else marks)
     seen = {truth.classes[k] for k in np.nonzero(np.bincount(codes[codes >= 0]))[0].tolist()}
-    reports = reports._relabelled(class_order({*reports.classes, *seen}))
+    reports = reports.over_classes(class_order({*reports.classes, *seen}))
     place = np.array([*({c: i for i, c in enumerate(reports.classes)}.get(c, -1) for c in truth.classes), -1])
     return replace(reports, truth=narrow(place[codes], len(reports.classes)))
 
@@ -360,7 +360,7 @@ def score_shards(
     Shards are read in this process, or wherever the executor runs them; their sums are put together in order,
     so that nothing depends on which is ready first. `progress` is told how many looks are done, out of how many.
 
-    >>> import tempfile; from pathlib import Path; from verax.shards import find
+    >>> import tempfile; from pathlib import Path; from verax.tables import find
     >>> folder = Path(tempfile.mkdtemp())
     >>> _ = (folder / "1.csv").write_text("task,ann,bob\\nt1,cat,cat\\nt2,dog,dog\\n")
     >>> _ = (folder / "2.csv").write_text("task,ann,bob\\nt3,cat,cat\\nt4,dog,cat\\n")
@@ -432,7 +432,7 @@ def _engine_for(tally: Tally, shards: Sequence[Shard], executor: Executor | None
 def _held_of(mechanism: Mechanism, truth: Truth | None, pairs: bool, engine: Engine, shard: Shard) -> _Held:
     """A shard's sums."""
     tally = Tally(mechanism, truth, pairs=pairs, engine=engine)
-    for block in read(shard):
+    for block in blocks(shard):
         tally.update(block, shard.name)
     assert tally._held is not None
     held = tally._held
@@ -442,4 +442,4 @@ def _held_of(mechanism: Mechanism, truth: Truth | None, pairs: bool, engine: Eng
 
 def _squares_of(second: Second, shard: Shard) -> Squares:
     """A shard's squares."""
-    return added(second.squares(block) for block in read(shard))
+    return added(second.squares(block) for block in blocks(shard))

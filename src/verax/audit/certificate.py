@@ -63,6 +63,12 @@ class Certificates(list[Certificate]):
         """
         return cls(Audit.from_json(document).certificates)
 
+    def _repr_html_(self) -> str:
+        from verax.frames import html_table
+
+        names = ("code", "agent", "verdict", "why")
+        return html_table("certificates", names, ([getattr(c, name) for name in names] for c in self))
+
     def to_frame(self) -> Any:
         """A row a certificate, of whatever frame library is installed."""
         from verax.frames import to_frame

@@ -43,21 +43,21 @@ def market(
     ] = False,
 ) -> None:
     """Pay submissions in order, each for what it adds to the one before; closed by truth or by a survey."""
-    from verax import files
     from verax import market as markets
+    from verax import tables
     from verax.rules import load
     from verax.show import text
 
     output.spare(submissions, truth, survey, initial, scoring.sign)
     refuse_array_beside_tables(truth, submissions)
-    loaded, owners = files.read_submissions(submissions, **reading.given())
-    loaded = loaded if truth is None else files.read_truth(truth, loaded, **reading.given_beside())
+    loaded, owners = tables.read_submissions(submissions, **reading.given())
+    loaded = loaded if truth is None else tables.read_truth(truth, loaded, **reading.given_beside())
     closed = markets.market(
         markets.Submissions(loaded, owners),
         truth=None if truth is None else loaded.truth,
-        survey=None if survey is None else files.read(survey, **reading.given()),
+        survey=None if survey is None else tables.read(survey, **reading.given()),
         seed=seed,
-        initial=None if initial is None else files.read_prediction(initial, loaded.classes, **reading.given_beside()),
+        initial=None if initial is None else tables.read_prediction(initial, loaded.classes, **reading.given_beside()),
         rule=load(scoring.rule).name,
         sign=read_sign(scoring.sign, loaded.classes),
         floor=scoring.floor,

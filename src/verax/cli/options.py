@@ -298,14 +298,14 @@ def _same_file(one: Path, other: Path | str | int) -> bool:
 
 def write_text(path: Path, text: str) -> None:
     """A whole text file, or nothing."""
-    from verax.files import write_atomically
+    from verax.tables import write_atomically
 
     write_atomically(path, lambda file: file.write(text.encode()))
 
 
 def read_document(path: Path) -> Any:
     """The JSON document of a file, as plain dicts and lists."""
-    from verax.files import read_text
+    from verax.tables import read_text
     from verax.wire import parsed
 
     return parsed(read_text(path), str(path))
@@ -313,7 +313,7 @@ def read_document(path: Path) -> Any:
 
 def read_sign(sign: str | None, classes: Iterable[str] | None) -> Any:
     """A sign by its name, or a matrix over the classes from a file."""
-    from verax import files
+    from verax import tables
     from verax.plan import SIGNS
 
     if sign is None or sign in SIGNS:
@@ -322,7 +322,7 @@ def read_sign(sign: str | None, classes: Iterable[str] | None) -> Any:
         raise OptionError(f"sign is {sign!r}, neither one of {', '.join(SIGNS)} nor a file; give one of them")
     if classes is None:
         raise OptionError("a sign matrix over shards needs all classes beforehand; name them with classes=")
-    return files.read_matrix(sign, list(classes))
+    return tables.read_matrix(sign, list(classes))
 
 
 def refuse_array_beside_tables(array: Path | None, *tables: Path) -> None:

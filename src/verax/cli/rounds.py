@@ -59,15 +59,15 @@ def open_(
     """Open a round: what it asks is hashed and fixed."""
     import numpy as np
 
-    from verax import files
+    from verax import tables
     from verax.reports import Reports
     from verax.rounds import Spec
 
     names = listed(classes, "classes")
-    numbered = files.read_tasks(tasks)
+    numbered = tables.read_tasks(tasks)
     asked = Reports.of(np.zeros((1, len(numbered)), dtype=np.int64), tasks=numbered, classes=names, source=str(tasks))
-    asked = asked if known.truth is None else files.read_truth(known.truth, asked)
-    asked = asked if known.public is None else files.read_public(known.public, asked)
+    asked = asked if known.truth is None else tables.read_truth(known.truth, asked)
+    asked = asked if known.public is None else tables.read_public(known.public, asked)
     spec = Spec(
         round, numbered, tuple(names), budget, kind, paying.currency,
         scoring.rule, over, scoring.sign, scoring.floor, paying.scheme, paying.min_tasks, scale, deadline,
@@ -103,10 +103,10 @@ def submit(
     db: _Db = "verax.db",
 ) -> None:
     """Hand in a report; keep the receipt that is printed."""
-    from verax import files
+    from verax import tables
 
     rounds = _rounds_in(db)
-    taken = rounds.submit(round, agent, files.read_prediction(report, rounds.classes(round)), key=key)
+    taken = rounds.submit(round, agent, tables.read_prediction(report, rounds.classes(round)), key=key)
     _print_document(taken.to_json())
 
 

@@ -107,26 +107,26 @@ def _read_and_plan(reports: list[Path], asked: QuestionOptions) -> Prepared:
 
 
 def _read_reports(reports: list[Path], asked: QuestionOptions) -> Reports:
-    from verax import files
-    from verax.shards import is_pattern
+    from verax import tables
+    from verax.tables import is_pattern
 
     for path in reports:
         if is_pattern(str(path)):
             raise OptionError(f"{path}: only verax score takes a pattern, without --html; name the files themselves")
-    loaded = files.read(*reports, **asked.given())
+    loaded = tables.read(*reports, **asked.given())
     for extra in (asked.truth, asked.public):
         refuse_array_beside_tables(extra, *reports)
     if asked.truth is not None:
-        loaded = files.read_truth(asked.truth, loaded, **asked.given_beside())
+        loaded = tables.read_truth(asked.truth, loaded, **asked.given_beside())
     loaded.scorable(str(reports[0]) if len(reports) == 1 else "these files")
-    return loaded if asked.public is None else files.read_public(asked.public, loaded, **asked.given_beside())
+    return loaded if asked.public is None else tables.read_public(asked.public, loaded, **asked.given_beside())
 
 
 def _better_in_shards(reports: list[Path], asked: QuestionOptions, output: OutputOptions) -> bool:
     """Whether a pattern stands for shards, or files are so large that they had better be read as such."""
     from verax.plan import Mechanism
     from verax.rules import load
-    from verax.shards import is_pattern
+    from verax.tables import is_pattern
     from verax.tally import Tally
 
     if any(is_pattern(str(path)) for path in reports):
@@ -144,13 +144,13 @@ def _better_in_shards(reports: list[Path], asked: QuestionOptions, output: Outpu
 def _score_shards(reports: list[Path], asked: QuestionOptions, workers: int | None, dask: str | None) -> Scores:
     """Scores of reports that are read shard by shard, with a bar on standard error while a person waits."""
     from verax import executors, tally
-    from verax.shards import find, read_truth
     from verax.show.text import counting_up
+    from verax.tables import find, truth_of
 
     if workers is not None and dask is not None:
         raise OptionError("workers= and dask= say two places to read shards; give one")
     mechanism = asked.mechanism(asked.listed_classes)
-    labels = None if asked.truth is None else read_truth(asked.truth, **asked.given_beside())
+    labels = None if asked.truth is None else truth_of(asked.truth, **asked.given_beside())
     tally.Tally(mechanism, labels)  # which refuses what is no sum over tasks, before any report is read
     # a cluster's workers are elsewhere, where a path means something only from its root
     shards = find(*([path.absolute() for path in reports] if dask else reports), **asked.given())

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from verax.errors import InputError
-from verax.files import write_atomically
+from verax.tables import write_atomically
 
 Images = npt.NDArray[np.uint8]
 Progress = Callable[[int, int], None]

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from verax.errors import ExtraMissing, OptionError
-from verax.files import write_atomically
 from verax.reproduce.experiments import Curve
+from verax.tables import write_atomically
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

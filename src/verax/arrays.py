@@ -1,0 +1,154 @@
+"""Arrays: labels, rows of probabilities and signals as NumPy and Python hold them, checked."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from verax.columns import Column, Reading, Table, text_of
+from verax.errors import InputError
+from verax.labels import MOST_CLASSES, Array, Floats, checked_names, clean
+from verax.layout import Laid, laid_out
+from verax.roles import Roles
+
+_MISS_OF_ONE = 2e-3  # float16 rows miss 1 by 5e-4
+_EXACT = 1e-9
+
+
+def label_array(labels: Any, source: str) -> npt.NDArray[Any]:
+    """Labels (K, N): integers, -1 an abstention, or an array of texts."""
+    try:
+        array = whole_numbers(np.asarray(labels), source)
+    except ValueError:
+        raise InputError(f"{source}: rows of labels differ in length; give one label or None for every task") from None
+    if array.ndim != 2 or array.dtype.kind not in "iuOUSTb" or (array.size == 0 and array.dtype.kind not in "iu"):
+        raise InputError(
+            f"{source}: labels have shape {array.shape} and type {array.dtype}; give integers of shape (agents, tasks)"
+        )
+    if array.dtype.kind == "u" and array.size and array.max() > np.iinfo(np.int64).max:
+        raise InputError(
+            f"{source}: label {array.max()} is no label; give 0 up, and -1 for an abstention in signed integers"
+        )
+    return array
+
+
+def whole_numbers(array: npt.NDArray[Any], source: str) -> npt.NDArray[Any]:
+    """Whole floats as integers, NaN and None as -1; other arrays as they are."""
+    if (
+        array.dtype.kind == "O"
+        and array.size
+        and all(
+            x is None or (isinstance(x, int | float | np.integer | np.floating) and not isinstance(x, bool))
+            for x in array.ravel().tolist()
+        )
+    ):
+        array = np.array([math.nan if x is None else x for x in array.ravel().tolist()], float).reshape(array.shape)
+    if array.dtype.kind != "f" or not array.size:
+        return array
+    known = ~np.isnan(array)
+    bad = known & (array != np.round(array)) | np.isinf(array)
+    if bad.any():
+        raise InputError(f"{source}: label {array[bad][0]:g} is no whole number; give labels as text or whole numbers")
+    return np.where(known, array, -1).astype(np.int64)
+
+
+def probability_array(probabilities: npt.ArrayLike, source: str) -> Floats:
+    array = np.asarray(probabilities)
+    if array.ndim != 3 or array.dtype.kind not in "fiu" or not array.shape[2]:
+        raise InputError(
+            f"{source}: probabilities have shape {array.shape} and type {array.dtype}; "
+            "give numbers of shape (agents, tasks, classes)"
+        )
+    return array.astype(np.float64)
+
+
+def checked_rows(
+    rows: Floats, labels: npt.NDArray[Any], agents: Sequence[str], tasks: Sequence[str], source: str
+) -> Floats:
+    """Rows that are probabilities: finite, not negative, summing to 1; abstentions become NaN."""
+    answered = labels >= 0
+
+    def refuse(wrong: Any, what: Callable[[Floats], str], remedy: str) -> None:
+        for k, n in np.argwhere(wrong & answered)[:1]:
+            raise InputError(f"{source}: agent {agents[k]!r}, task {tasks[n]!r} has {what(rows[k, n])}; {remedy}")
+
+    finite = np.isfinite(rows)
+    refuse(~finite.all(2), lambda row: f"the probability {row[~np.isfinite(row)][0]}", "give finite numbers")
+    rows = np.where(finite, rows, 1.0)
+    refuse(
+        rows.min(2) < 0,
+        lambda row: f"the negative probability {row.min():g}",
+        "give numbers from 0 to 1, or read logits with logits=",
+    )
+    with np.errstate(over="ignore"):
+        total = rows.sum(2)
+        miss = np.abs(total - 1)
+        refuse(
+            miss > _MISS_OF_ONE,
+            lambda row: f"probabilities that sum to {row.sum():.6g}",
+            "make each row sum to 1, or read logits with logits=",
+        )
+    total[~answered | (miss <= _EXACT)] = 1.0
+    return np.where(answered[..., None], rows / total[..., None], np.nan)
+
+
+def class_count(labels: Array, source: str) -> int:
+    """How many classes labels without names make."""
+    size = int(labels.max(initial=0)) + 1
+    if size > MOST_CLASSES:
+        raise InputError(
+            f"{source}: label {size - 1} without named classes; give classes, or labels below {MOST_CLASSES}"
+        )
+    return size
+
+
+def rows_of_agents(
+    labels: Mapping[Any, Any], agents: Sequence[str] | None, tasks: Sequence[str] | None, source: str
+) -> tuple[Sequence[str], Sequence[str] | None, list[Any]]:
+    """The agents, tasks and labels of {agent: labels} or {agent: {task: label}}."""
+    if agents is not None:
+        raise InputError(f"{source}: agents are named twice, in the mapping and by agents=; leave agents= out")
+    held = [*labels.values()]
+    if held and all(isinstance(each, Mapping) for each in held):
+        tasks = tasks if tasks is not None else [*dict.fromkeys(task for each in held for task in each)]
+        held = [[each.get(task) for task in tasks] for each in held]
+        tasks = [clean(text_of(task, source)) for task in tasks]
+    return [clean(text_of(agent, source)) for agent in labels], tasks, [np.asarray(each).tolist() for each in held]
+
+
+def laid_texts(
+    held: npt.NDArray[Any], agents: Sequence[str] | None, tasks: Sequence[str] | None, classes: Sequence[str] | None,
+    source: str,
+) -> Laid:  # fmt: skip
+    """The arrays that texts make, as those of a wide table."""
+    who = checked_names(agents, held.shape[0], "agent", source)
+    places = Column(np.arange(held.shape[1]), checked_names(tasks, held.shape[1], "task", source))
+    columns = {a: Column.of(row, f"{source}: agent {a!r}") for a, row in zip(who, held.tolist(), strict=True)}
+    roles = Roles("", agents=who)
+    return laid_out(Table(source, {"": places, **columns}), Reading.of(None, classes=classes), roles)
+
+
+def is_indexed(truth: Any) -> bool:
+    """Whether it is a pandas Series that says which task each label is of."""
+    return type(truth).__module__.startswith("pandas") and type(getattr(truth, "index", None)).__name__ != "RangeIndex"
+
+
+def texts_by_task(truth: Mapping[Any, Any], source: str) -> dict[str, str]:
+    found = {clean(text_of(task, source)): clean(text_of(label, source)) for task, label in truth.items()}
+    if len(found) < len(truth):
+        twice = next(task for task in map(str, truth) if task not in found)
+        raise InputError(f"{source}: two names of tasks become one, such as {twice!r}; keep one")
+    return found
+
+
+def signal_array(public: npt.ArrayLike, tasks: int, source: str) -> Array:
+    array = np.asarray(public)
+    if array.ndim not in (1, 2) or len(array) != tasks:
+        raise InputError(
+            f"{source}: public has shape {array.shape} for {tasks} tasks; give (N,) or (N, m), one entry a task"
+        )
+    return array

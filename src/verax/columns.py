@@ -1,0 +1,291 @@
+"""Columns: a table as codes of the few texts that occur in it, wherever it comes from, and how it is to be read.
+
+What a column means, `layout` decides; bytes are `tables`' business.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from typing import Any, NoReturn
+
+import numpy as np
+import numpy.typing as npt
+
+from verax.errors import InputError, OptionError
+from verax.labels import MOST_CLASSES, Floats, checked_names, clean
+
+Codes = npt.NDArray[np.integer[Any]]
+_FRAMES = ("pandas", "polars", "pyarrow", "narwhals")
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How files and tables are read: which column is what, and how much is too much.
+
+    `classes`: all labels, where the reports may lack one. `task_col`, `agent_col`, `label_col`: columns under other
+    names; `truth_col`: a column of the reports that holds the truth; `drop`: columns to leave out. `logits`: rows are
+    logits, to be made probabilities. Beyond the limits a file is refused before it is read: `max_bytes` of memory,
+    `max_ratio` times the size of its file, `max_cells` of agents x tasks (x classes), `max_columns`, `max_classes`.
+
+    >>> Reading.of(None, task_col="id", classes=["cat", " dog "]).classes
+    ('cat', 'dog')
+    """
+
+    classes: tuple[str, ...] | None = None
+    task_col: str | None = None
+    agent_col: str | None = None
+    label_col: str | None = None
+    truth_col: str | None = None
+    drop: tuple[str, ...] = ()
+    logits: bool = False
+    max_bytes: int = 2**32
+    max_ratio: int = 200
+    max_cells: int = 2**30
+    max_columns: int = 100_000
+    max_classes: int = MOST_CLASSES
+
+    def __post_init__(self) -> None:
+        if self.classes is not None:
+            if isinstance(self.classes, str):
+                raise OptionError(f"classes is the text {self.classes!r}; give a list of names")
+            if not self.classes:
+                raise InputError("--classes names no class; give all of them, comma-separated, or leave it out")
+            named = [clean(str(c)) for c in self.classes]
+            object.__setattr__(self, "classes", checked_names(named, len(named), "class", "--classes"))
+        dropped = (self.drop,) if isinstance(self.drop, str) else self.drop
+        object.__setattr__(self, "drop", tuple(map(clean, dropped)))
+        for limit in ("max_bytes", "max_ratio", "max_cells", "max_columns", "max_classes"):
+            if not isinstance(getattr(self, limit), int) or getattr(self, limit) < 1:
+                raise OptionError(f"{limit} is {getattr(self, limit)!r}; give a whole number of at least 1")
+
+    @classmethod
+    def of(cls, reading: Reading | None, **given: Any) -> Reading:
+        """A reading with some fields given by name."""
+        unknown = given.keys() - {field.name for field in fields(cls)}
+        if unknown:
+            known = ", ".join(field.name for field in fields(cls))
+            raise OptionError(f"{min(unknown)!r} says nothing about reading; give some of {known}")
+        return replace(reading or cls(), **given)
+
+    def refuse_large(self, source: str, held: int, size: int, what: str) -> None:
+        """Refuse what would take far more memory than its file, or than there may be, before any is taken."""
+        if held > self.max_bytes:
+            most, option = self.max_bytes, "max_bytes"
+        elif held > _SMALL and held > size * self.max_ratio:
+            most, option = size * self.max_ratio, "max_ratio"
+        else:
+            return
+        raise InputError(
+            f"{source}: its {size:,} bytes hold {what}, about {held:,} bytes of memory, more than {most:,}; "
+            f"give a smaller file, or raise {option}="
+        )
+
+    def refuse_cells(self, source: str, *shape: int) -> None:
+        """Refuse an array larger than may be."""
+        if math.prod(shape) > self.max_cells:
+            raise InputError(
+                f"{source}: {' x '.join(f'{n:,}' for n in shape)} (agents x tasks{' x classes' * (len(shape) > 2)}) "
+                f"are more than {self.max_cells:,} cells; read fewer at a time, or raise max_cells="
+            )
+
+
+_SMALL = 2**26  # bytes of memory that any file may take
+
+
+class Column:
+    """Cells as codes of the few texts that occur, -1 an empty one; numbers stay numbers until a text is asked for.
+
+    >>> column = Column.of([" cat", "dog", None, "cat"])
+    >>> column.codes.tolist(), column.texts
+    ([0, 1, -1, 0], ['cat', 'dog'])
+    """
+
+    def __init__(
+        self, codes: Codes | None, texts: Sequence[str], values: Floats | None = None, where: str = ""
+    ) -> None:
+        self._given = codes, texts
+        self._values = values
+        self._where = where
+
+    @classmethod
+    def of(cls, cells: Sequence[Any], where: str = "a column") -> Column:
+        """From Python's values: text, numbers, None."""
+        kinds = {*map(type, cells)}
+        if float in kinds and kinds <= {float, int, type(None)}:
+            return cls.of_floats(np.array([math.nan if x is None else x for x in cells], dtype=np.float64), where)
+        texts = cells if kinds == {str} else [text_of(cell, where) for cell in cells]
+        index = {text: i for i, text in enumerate(dict.fromkeys(texts))}
+        return cls.of_codes(np.fromiter(map(index.__getitem__, texts), np.int32, len(texts)), index, where)
+
+    @classmethod
+    def of_codes(cls, codes: Codes, raw: Iterable[str], where: str = "a column") -> Column:
+        """From codes, -1 an empty cell, of texts as they were written: cleaned, they may be fewer."""
+        texts = [*map(str.strip, raw)]
+        if not "".join(texts).isascii():
+            texts = [*map(clean, texts)]
+        if "" in (distinct := {*texts}) or len(distinct) < len(texts):
+            index: dict[str, int] = {}
+            place = [index.setdefault(text, len(index)) if text else -1 for text in texts]
+            codes, texts = np.array([*place, -1], dtype=np.int32)[codes], [*index]
+        return cls(codes, texts, where=where)
+
+    @classmethod
+    def of_floats(cls, values: Floats, where: str = "a column") -> Column:
+        """From numbers, NaN an empty cell."""
+        return cls(None, (), values, where)
+
+    @cached_property
+    def _codes_and_texts(self) -> tuple[Codes, Sequence[str]]:
+        codes, texts = self._given
+        if codes is not None or self._values is None:
+            return np.asarray(codes), texts
+        values, place = np.unique(self._values, return_inverse=True)
+        made = Column.of_codes(place, (text_of(value, self._where) for value in values.tolist()))
+        return made.codes, made.texts
+
+    @property
+    def codes(self) -> Codes:
+        """Which of the texts each cell has; -1 an empty cell."""
+        return self._codes_and_texts[0]
+
+    @property
+    def texts(self) -> Sequence[str]:
+        """The texts that occur, cleaned."""
+        return self._codes_and_texts[1]
+
+    def __len__(self) -> int:
+        return len(self._values if self._values is not None else self.codes)
+
+    @cached_property
+    def used(self) -> list[bool]:
+        """Which of the texts some cell has."""
+        return [*map(bool, np.bincount(self.codes + 1, minlength=len(self.texts) + 1)[1:].tolist())]
+
+    def cells(self) -> list[str]:
+        """The texts, cell by cell."""
+        texts = [*self.texts, ""]
+        return [texts[code] for code in self.codes.tolist()]
+
+    def numbers(self, refuse: Callable[[int, str], NoReturn]) -> Floats:
+        """The cells as numbers; `refuse` is told the first cell that is none, and what it holds."""
+        if self._values is not None:
+            return self._values
+        found = np.empty(len(self.texts) + 1)
+        bad = {-1}
+        for i, text in enumerate(self.texts):
+            try:
+                found[i] = float(text)
+            except ValueError:
+                bad.add(i)
+        wrong = np.isin(self.codes, [*bad])
+        if wrong.any():
+            row = int(wrong.argmax())
+            code = int(self.codes[row])
+            refuse(row, f"has {self.texts[code]!r}" if code >= 0 else "is empty")
+        return found[self.codes]
+
+
+def text_of(value: Any, where: str = "a cell") -> str:
+    """A value as CSV would show it; a whole number without its point, nothing for what is missing.
+
+    >>> [text_of(value) for value in (4.0, None, float("nan"), b"cat", True)]
+    ['4', '', '', 'cat', 'True']
+    """
+    if isinstance(value, str):
+        return value
+    if isinstance(value, np.generic):
+        value = value.item()
+    if value is None or type(value).__name__ in ("NAType", "NaTType"):
+        return ""
+    if isinstance(value, float):
+        if math.isnan(value):
+            return ""
+        if math.isfinite(value) and not value.is_integer():
+            raise InputError(f"{where} has {value}; write labels and tasks as text or whole numbers")
+        return str(int(value)) if math.isfinite(value) else str(value)
+    if isinstance(value, bytes):
+        return value.decode(errors="backslashreplace")
+    if isinstance(value, dict | list | tuple | set | np.ndarray):
+        raise InputError(f"{where} has a {type(value).__name__}; give one text or number a cell")
+    return str(value)
+
+
+@dataclass(frozen=True)
+class Table:
+    """Columns by name, and where each row stands in its file.
+
+    `literal`: what an abstention is, is not spelled out; `guarded`: cells that would be formulas have an apostrophe.
+    """
+
+    source: str
+    columns: dict[str, Column]
+    first_row: int = 1
+    blank: Sequence[int] = ()
+    literal: bool = False
+    guarded: bool = False
+    notes: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        return len(next(iter(self.columns.values()), ()))
+
+    def refuse(self, row: int, what: str) -> NoReturn:
+        """Refuse a row by its number in the file."""
+        number = row + self.first_row
+        for blank in self.blank:
+            number += blank <= number
+        raise InputError(f"{self.source}, row {number}: {what}")
+
+    def numbers(self, name: str) -> Floats:
+        """A column of numbers."""
+
+        def refuse(row: int, seen: str) -> NoReturn:
+            self.refuse(row, f"column {name!r} {seen}; expected a number")
+
+        return self.columns[name].numbers(refuse)
+
+
+def header_of(names: Sequence[object], source: str, reading: Reading) -> list[str]:
+    """The names of columns: cleaned, all different; a column without a name is called as pandas calls it."""
+    if len(names) > reading.max_columns:
+        raise InputError(
+            f"{source}: {len(names):,} columns, more than {reading.max_columns:,}; write the long form "
+            "task,agent,label, or raise max_columns="
+        )
+    header: list[str] = []
+    seen = set()
+    for i, name in enumerate(names):
+        header.append(clean(str(name)) or f"Unnamed: {i}")
+        if header[-1] in seen:
+            raise InputError(f"{source}: column {header[-1]!r} appears twice; names must differ")
+        seen.add(header[-1])
+    return header
+
+
+def is_frame(value: object) -> bool:
+    """Whether it is a table of pandas, polars or pyarrow."""
+    return type(value).__module__.split(".")[0] in _FRAMES and hasattr(value, "columns")
+
+
+def table_of(frame: Any, source: str, reading: Reading) -> Table:
+    """A data frame as a table.
+
+    >>> import pandas
+    >>> table_of(pandas.DataFrame({"task": [1, 2], "ann": ["cat", None]}), "the frame", Reading()).columns["ann"].texts
+    ['cat']
+    """
+    import narwhals as nw
+
+    index = getattr(getattr(frame, "index", None), "names", None)
+    if index is not None and any(name is not None for name in index):
+        frame = frame.reset_index()  # pandas keeps what a pivoted table is about in its index
+    held: Any = nw.from_native(frame)
+    held = held.collect() if isinstance(held, nw.LazyFrame) else held
+    header = header_of(held.columns, source, reading)
+    columns = {
+        name: Column.of(held[raw].to_list(), f"{source}: column {name!r}")
+        for name, raw in zip(header, held.columns, strict=True)
+    }
+    return Table(source, columns)

@@ -1,0 +1,42 @@
+"""Tables: the one door through which outside data comes in. Path, bytes, open file, frame or `-` -> reports.
+
+Every way a file can be wrong has its sentence: what was seen, where, what was expected, what to do. A format is one
+entry in `formats`; what columns mean is decided in `roles`, the same for every format and for data frames.
+"""
+
+from verax.columns import Column, Reading, Table
+from verax.tables.beside import read_matrix, read_prediction, read_public, read_submissions, read_tasks, read_truth
+from verax.tables.formats import Format, Shard, register
+from verax.tables.shards import Digests, Truth, blocks, digests, find, is_pattern, matches, read, task_of, truth_of
+from verax.tables.source import Source, read_text
+from verax.tables.writing import refuse_overwriting, write, write_atomically
+
+__all__ = [
+    "Column",
+    "Digests",
+    "Format",
+    "Reading",
+    "Shard",
+    "Source",
+    "Table",
+    "Truth",
+    "blocks",
+    "digests",
+    "find",
+    "is_pattern",
+    "matches",
+    "read",
+    "read_matrix",
+    "read_prediction",
+    "read_public",
+    "read_submissions",
+    "read_tasks",
+    "read_text",
+    "read_truth",
+    "refuse_overwriting",
+    "register",
+    "task_of",
+    "truth_of",
+    "write",
+    "write_atomically",
+]

@@ -1,0 +1,130 @@
+"""Parquet and Arrow files: a block of rows at a time, text as codes, without an object a cell."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from verax.columns import Column, Reading, Table, header_of
+from verax.errors import ExtraMissing
+from verax.roles import is_long, names_a_task
+from verax.tables.source import Source
+
+WRITTEN = b"verax"  # in a file's metadata: its cells are literal, and only a null is an abstention
+_NAME = 100  # bytes that the name of a task takes in memory, about
+_CODE = 4
+
+
+@dataclass(frozen=True)
+class Arrow:
+    """An open Parquet or Arrow file: its header, and its rows in tables."""
+
+    source: Source
+    schema: Any
+    metadata: Any
+    names: list[str]
+    reading: Reading
+
+    @classmethod
+    def of(cls, source: Source, reading: Reading) -> Arrow:
+        """The file, its header checked, and what it claims to hold held against its size."""
+        try:
+            import pyarrow.parquet as pq
+        except ImportError:
+            raise ExtraMissing("Parquet files", "parquet") from None
+        with source.open() as opened, source.refused("Parquet"):
+            file = pq.ParquetFile(opened)
+            schema, metadata = file.schema_arrow, file.metadata
+            stored = [str(name) for name in schema.names]
+        return cls(source, schema, metadata, header_of(stored, source.name, reading), reading)
+
+    @property
+    def rows(self) -> int:
+        """How many rows it says it has."""
+        return int(self.metadata.num_rows)
+
+    def refuse_large(self, long: bool) -> None:
+        """Refuse a file that claims far more than it can hold."""
+        each = _CODE * len(self.names) if long else _NAME + len(self.names)
+        what = f"{self.rows:,} rows of {len(self.names):,} columns"
+        self.reading.refuse_large(self.source.name, self.rows * each, self.source.size, what)
+
+    @property
+    def long(self) -> bool:
+        """Whether it holds a row an answer."""
+        return is_long(self.names, self.reading)
+
+    def whole(self) -> Table:
+        """All its rows at once."""
+        self.refuse_large(long=True)
+        with self._read_coded(self.names) as file:
+            return self._table_from(file.read(use_threads=False), 0)
+
+    def tables(self, at_once: int, groups: Sequence[int] | None = None, row: int = 0) -> Iterator[Table]:
+        """Its rows, or those of some row groups, so many at a time; `row` is how many come before."""
+        # the names of tasks all differ, so that codes would only be longer
+        coded = [name for name in self.names if not names_a_task(name, self.reading)]
+        with self._read_coded(coded) as file:
+            for batch in file.iter_batches(at_once, row_groups=groups, use_threads=False):
+                yield self._table_from(batch, row)
+                row += len(batch)
+
+    @contextmanager
+    def _read_coded(self, columns: Sequence[str]) -> Iterator[Any]:
+        """The file opened to give codes for these columns, where they are text."""
+        import pyarrow.parquet as pq
+
+        texts = [
+            field.name for field, name in zip(self.schema, self.names, strict=True)
+            if name in columns and str(field.type) in ("string", "large_string")
+        ]  # fmt: skip
+        with self.source.open() as opened, self.source.refused("Parquet"):
+            yield pq.ParquetFile(opened, read_dictionary=texts)
+
+    def _table_from(self, held: Any, row: int) -> Table:
+        literal = WRITTEN in (self.schema.metadata or {})
+        return _table_of(self.source, held, self.names, row, literal)
+
+
+def read_arrow(source: Source, reading: Reading, expected: str) -> Table:
+    """The table of a Feather or Arrow IPC file."""
+    try:
+        import pyarrow as pa
+    except ImportError:
+        raise ExtraMissing("Arrow files", "parquet") from None
+    with source.open() as file, source.refused("Arrow"):
+        held = pa.ipc.open_file(file).read_all()
+        return _table_of(source, held, header_of(held.column_names, source.name, reading), 0, False)
+
+
+def _table_of(source: Source, held: Any, header: Sequence[str], row: int, literal: bool) -> Table:
+    columns = {
+        name: _column_of(array, f"{source.name}: column {name!r}")
+        for name, array in zip(header, held.columns, strict=True)
+    }
+    return Table(source.name, columns, row + 1, literal=literal)
+
+
+def _column_of(array: Any, where: str) -> Column:
+    import pyarrow as pa
+
+    if isinstance(array, pa.ChunkedArray):
+        chunks = array.unify_dictionaries().chunks
+        array = pa.concat_arrays(chunks) if chunks else pa.array([], array.type)
+    if pa.types.is_floating(array.type):
+        return Column.of_floats(np.asarray(array.to_numpy(zero_copy_only=False), dtype=np.float64), where)
+    try:
+        coded = array if pa.types.is_dictionary(array.type) else array.dictionary_encode()
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        return Column.of(array.to_pylist(), where)
+    indices = coded.indices.fill_null(-1) if coded.indices.null_count else coded.indices
+    values = coded.dictionary.to_pylist()
+    if {*map(type, values)} - {str}:
+        held = Column.of(values, where)
+        place = np.array([*held.codes, -1])[indices.to_numpy(zero_copy_only=False)]
+        return Column.of_codes(place, held.texts, where)
+    return Column.of_codes(indices.to_numpy(zero_copy_only=False), values, where)

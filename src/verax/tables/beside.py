@@ -1,0 +1,156 @@
+"""What goes beside reports: truth, public signals, lists of tasks, matrices; and reports of one agent, or in steps."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from verax.columns import Column, Reading
+from verax.errors import InputError
+from verax.labels import Array, Floats, checked_names, some, unguarded
+from verax.layout import one_row_a_task, public_array, truth_map
+from verax.reports import Reports
+from verax.roles import PUBLIC, SUBMISSIONS, TRUTH, kept_columns, task_column
+from verax.tables import arrays
+from verax.tables.formats import Shard, format_of, table_of
+from verax.tables.source import Source
+from verax.tables.text import read_csv
+
+_MATRIX = "a header of classes and one row a class"
+
+
+def read_truth(given: Any, reports: Reports, reading: Reading | None = None, **fields: Any) -> Reports:
+    """The reports with the truth of a file: `task,label` in any format of tables, or NPY (N,) beside an NPZ.
+
+    Columns that were chosen for the reports count here too where the file has them; `truth_col` is the label.
+
+    >>> read_truth(b"id,gold\\n0,1\\n", Reports.of([[0, 1]])).truth.tolist()
+    [1, -1]
+    """
+    how = Reading.of(reading, **fields)
+    source = Source.of(given, how)
+    if source.endings[:1] == [".npy"]:
+        return reports.with_truth(arrays.whole_numbers(arrays.load_one(source, how), source), source.name)
+    return reports.with_truth(truth_map(table_of(source, how, TRUTH), how, some_known=True), source.name)
+
+
+def read_public(given: Any, reports: Reports, reading: Reading | None = None, **fields: Any) -> Reports:
+    """The reports with a public signal: `task,label` gives strata, `task,x1,x2,...` features; or NPY."""
+    how = Reading.of(reading, **fields)
+    source = Source.of(given, how)
+    if source.endings[:1] == [".npy"]:
+        array = arrays.load_one(source, how)
+        if array.ndim not in (1, 2) or len(array) != len(reports.tasks):
+            raise InputError(f"{source.name}: shape {array.shape} for {len(reports.tasks)} tasks; give (N,) or (N, m)")
+        return reports.with_public(array, source.name)
+    return reports.with_public(public_array(table_of(source, how, PUBLIC), reports.tasks, how), source.name)
+
+
+def read_tasks(given: Any, reading: Reading | None = None, **fields: Any) -> tuple[str, ...]:
+    """The tasks that a file names in its column `task`, in order; other columns are not looked at.
+
+    >>> read_tasks(b"task,note\\nt1,x\\nt2,y\\n")
+    ('t1', 't2')
+    """
+    how = Reading.of(reading, **fields)
+    source = Source.of(given, how)
+    table = table_of(source, how, "a column task")
+    return tuple(one_row_a_task(table, task_column(source.name, [*table.columns], how, "a column task")))
+
+
+def read_prediction(
+    given: Any, classes: Sequence[str] | None = None, reading: Reading | None = None, **fields: Any
+) -> Reports:
+    """One agent's report: `task,label` (and p:<class> columns), or any file of reports with one agent.
+
+    >>> read_prediction(b"task,label\\nt1,cat\\nt2,dog\\n", ["cat", "dog"]).labels.tolist()
+    [[0, 1]]
+    """
+    how = Reading.of(reading, **fields, **({} if classes is None else {"classes": classes}))
+    source = Source.of(given, how)
+    format = format_of(source, how)
+    if format.table is None:
+        [reports] = format.blocks(source, Shard(source.name, reading=how))
+    else:
+        reports = Reports.of_table(format.table(source, how, TRUTH), how, agent="it").with_one_spelling()
+    if len(reports.agents) != 1:
+        raise InputError(f"{given}: {len(reports.agents)} agents; a submission is one agent's report: task,label")
+    return reports
+
+
+def read_matrix(path: str | os.PathLike[str], classes: Sequence[str]) -> Floats:
+    """A matrix over the classes: CSV with a class header, one row a class of the agent."""
+    table = read_csv(Source.of(path, Reading()), Reading(), _MATRIX)
+    if sorted(table.columns) != sorted(classes):
+        raise InputError(f"{path}: header {some(table.columns)}; expected the classes {some(classes)}")
+    matrix = np.stack([table.numbers(c) for c in classes], axis=1)
+    if len(matrix) != len(classes):
+        raise InputError(
+            f"{path}: {len(matrix)} rows for {len(classes)} classes; give one row a class, in the header's order"
+        )
+    return matrix[[list(table.columns).index(c) for c in classes]]
+
+
+def read_submissions(
+    given: Any, classes: Sequence[str] | None = None, reading: Reading | None = None, **fields: Any
+) -> tuple[Reports, tuple[str, ...]]:
+    """A market's submissions: reports whose agents are the steps, in order of arrival, and whose each step is.
+
+    CSV or Parquet `step,task,agent,label` and p:<class> columns, or an NPZ with a row a step.
+
+    >>> read_submissions(b"step,task,agent,label\\n7,a,bob,1\\n7,b,bob,0\\n2,a,ann,1\\n")
+    (Reports(2 agents, 2 tasks, 2 classes, 1 abstention), ('ann', 'bob'))
+    """
+    how = Reading.of(reading, **fields, **({} if classes is None else {"classes": classes}))
+    source = Source.of(given, how)
+    format = format_of(source, how).name
+    if format == "NPZ":
+        return _steps_of_arrays(arrays.load(source, how), source, how)
+    if format == "NPY":
+        raise InputError(f"{given}: submissions need names for their arrays; save them with np.savez (.npz)")
+    table = table_of(source, how, SUBMISSIONS)
+    kept, _ = kept_columns(table, how)
+    task_column(source.name, kept, how, SUBMISSIONS)
+    key = how.agent_col or ("agent" if "agent" in kept else "worker")
+    if not {"step", key} <= {*kept}:
+        raise InputError(f"{given}: columns {some(table.columns)}; expected {SUBMISSIONS}")
+    owners: dict[int, str] = {}
+    steps = []
+    for row, (step, agent) in enumerate(zip(table.columns["step"].cells(), table.columns[key].cells(), strict=True)):
+        if not re.fullmatch("-?[0-9]{1,18}", step):
+            table.refuse(row, f"column 'step' has {step!r}; number the submissions in order of arrival")
+        agent = unguarded(agent) if table.guarded else agent
+        steps.append(int(step))
+        if not agent or owners.setdefault(steps[-1], agent) != agent:
+            seen = f"is of {agent!r} here and of {owners[steps[-1]]!r} above" if agent else "is of nobody"
+            table.refuse(row, f"step {step} {seen}; a step has one agent")
+    columns = {name: table.columns[name] for name in kept if name not in ("step", key)}
+    table = replace(table, columns={**columns, "agent": Column.of([f"step {n}" for n in steps])})
+    reports = Reports.of_table(table, replace(how, agent_col=None)).with_one_spelling()
+    rank = np.argsort([*owners])  # both in order of first appearance
+    rows = None if reports.probabilities is None else reports.probabilities[rank]
+    arrived = replace(reports, labels=reports.labels[rank], probabilities=rows, agents=tuple(map(str, sorted(owners))))
+    return arrived, tuple(owners[n] for n in sorted(owners))
+
+
+def _steps_of_arrays(held: Any, source: Source, reading: Reading) -> tuple[Reports, tuple[str, ...]]:
+    """An NPZ's rows as steps 1, 2, ...; its `agents` are whose they are, and may repeat."""
+    if not isinstance(held, dict):
+        raise InputError(
+            f"{source.name}: a single array; save it with np.savez as labels (steps, tasks) or probabilities"
+        )
+    owners = arrays.names_in(held, "agents", source)
+    first: Array = next((held[name] for name in ("labels", "probabilities") if name in held), np.empty(0))
+    if owners is not None:
+        checked_names(dict.fromkeys(owners), len({*owners}), "agent", source.name)
+    numbers = range(1, len(np.atleast_1d(first)) + 1)
+    reports = arrays.reports_of(held | {"agents": np.array([f"step {n}" for n in numbers])}, source, reading)
+    if owners is not None and len(owners) != len(numbers):
+        raise InputError(f"{source.name}: {len(owners)} agents for {len(numbers)} steps; say who submitted each")
+    named = tuple(map(str, range(len(numbers)))) if owners is None else tuple(owners)
+    return replace(reports, agents=tuple(map(str, numbers))), named

@@ -1,0 +1,215 @@
+"""Formats: each is one entry here, and is read in one way, whole or in parts.
+
+A format gives a table, whose columns `roles` understands, or reports themselves, block by block.
+"""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from verax.columns import Reading, Table
+from verax.errors import InputError
+from verax.reports import Reports
+from verax.roles import REPORTS, Roles, roles_of
+from verax.tables import arrays
+from verax.tables.arrow import Arrow, read_arrow
+from verax.tables.records import read_json, read_xlsx
+from verax.tables.source import Source
+from verax.tables.text import read_csv
+
+BLOCK = 2**22  # cells read at once: what bounds memory
+SHARD = 2**23  # cells that make a shard of small row groups or of an array: what is handed to one worker at a time
+MOST_TASKS = 2**16  # names in memory at once
+LEAST_TASKS = 128  # of labels in arrays, however many agents there are, for these are named with every block
+_SAMPLE = 4096  # rows by which it is decided what columns are
+
+
+@dataclass(frozen=True)
+class Shard:
+    """Some tasks of one file: its row groups or tasks from `start` to `stop`, or all it holds; small, to be sent.
+
+    >>> Shard("reports.parquet", 0, 4).name
+    'reports.parquet (row groups 0 to 3)'
+    """
+
+    path: str
+    start: int = 0
+    stop: int | None = None
+    row: int = 0  # of the file, where its first row group begins
+    reading: Reading = field(default_factory=Reading)
+    size: tuple[int, int] = (0, 0)  # agents and tasks, where that is known before it is read
+    roles: Roles | None = None  # of its columns, where that was decided for the whole file
+    notes: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """What a refusal calls it."""
+        if self.stop is None:
+            return self.path
+        what = "row group" if Path(self.path).suffix.lower() in (".parquet", ".pq") else "task"
+        last = f" {self.start}" if self.stop == self.start + 1 else f"s {self.start} to {self.stop - 1}"
+        return f"{self.path} ({what}{last})"
+
+
+@dataclass(frozen=True)
+class Format:
+    """How files of one kind are known, by their ending or first bytes, and how they are read.
+
+    `table` gives all rows as columns. `scan` gives a shard's reports in blocks, of one agent where no column says
+    whose they are; `split` says what shards a file has. A format of tables needs only the first.
+    """
+
+    name: str
+    endings: tuple[str, ...]
+    begins: tuple[bytes, ...] = ()
+    table: Callable[[Source, Reading, str], Table] | None = None
+    scan: Callable[[Source, Shard, str | None], Iterator[Reports]] | None = None
+    split: Callable[[Source, Reading], Iterator[Shard]] | None = None
+
+    def blocks(self, source: Source, shard: Shard, agent: str | None = None) -> Iterator[Reports]:
+        """A shard's reports."""
+        if self.scan is not None:
+            yield from self.scan(source, shard, agent)
+        elif self.table is not None:
+            yield Reports.of_table(self.table(source, shard.reading, REPORTS), shard.reading, agent=agent)
+
+    def shards(self, source: Source, reading: Reading) -> Iterator[Shard]:
+        """The shards of a file."""
+        found = iter(()) if self.split is None else self.split(source, reading)
+        first = next(found, None)
+        if first is None:
+            source.open().close()
+            first = Shard(source.name, reading=reading)
+        yield first
+        yield from found
+
+
+def _parquet_table(source: Source, reading: Reading, expected: str) -> Table:
+    return Arrow.of(source, reading).whole()
+
+
+def _scan_parquet(source: Source, shard: Shard, agent: str | None) -> Iterator[Reports]:
+    """A wide file in blocks; a long one at once, for its tasks may lie anywhere."""
+    file, roles, seen = Arrow.of(source, shard.reading), shard.roles, dict[str, int]()
+    if file.long or agent is not None or not file.rows:
+        yield Reports.of_table(file.whole(), shard.reading, agent=agent)
+        return
+    groups = None if shard.stop is None else range(shard.start, shard.stop)
+    if groups is None:
+        file.refuse_large(long=False)
+    for table in file.tables(_rows_at_once(len(file.names) - 1), groups, shard.row):
+        roles = roles or roles_of(table, shard.reading)
+        found = Reports.of_table(table, shard.reading, roles)
+        if groups is None:
+            for task in seen.keys() & {*found.tasks}:
+                row = found.tasks.index(task)
+                table.refuse(row, f"task {task!r} appears a second time; keep one row a task")
+            seen |= dict.fromkeys(found.tasks, 0)
+        yield found
+
+
+def _rows_at_once(each: int) -> int:
+    """Tasks of a block, where each has so many cells."""
+    return max(1, min(MOST_TASKS, BLOCK // max(each, 1)))
+
+
+def _split_parquet(source: Source, reading: Reading) -> Iterator[Shard]:
+    """A shard a row group of a wide file, or several small ones; what columns are is decided once for all."""
+    file = Arrow.of(source, reading)
+    if file.long or not file.rows:
+        file.whole() if not file.rows else None
+        return
+    roles = roles_of(next(file.tables(_SAMPLE)), reading)
+    silent = replace(roles, notes=())
+    metadata, each = file.metadata, len(roles.agents)
+    first, row, held, notes = 0, 0, 0, roles.notes
+    for group in range(metadata.num_row_groups):
+        held += metadata.row_group(group).num_rows
+        if held * (each + 1) >= SHARD or group == metadata.num_row_groups - 1:
+            yield Shard(source.name, first, group + 1, row, reading, (each, held), silent, notes)
+            first, row, held, notes = group + 1, row + held, 0, ()
+
+
+def _scan_arrays(source: Source, shard: Shard, agent: str | None) -> Iterator[Reports]:
+    if shard.stop is not None:
+        yield from arrays.scan_slice(source, shard.reading, shard.start, shard.stop, BLOCK, LEAST_TASKS, MOST_TASKS)
+    elif format_of(source, shard.reading).name == "NPY":
+        yield arrays.one_agent(source, agent or agent_of(source), shard.reading)
+    else:
+        yield arrays.reports_of(arrays.load(source, shard.reading), source, shard.reading)
+
+
+def _split_arrays(source: Source, reading: Reading) -> Iterator[Shard]:
+    for start, stop, agents in arrays.slices(source, SHARD, LEAST_TASKS):
+        yield Shard(source.name, start, stop, reading=reading, size=(agents, stop - start))
+
+
+_FORMATS = [
+    Format("CSV", (".csv", ".tsv", ".txt"), table=read_csv),
+    Format("JSON", (".json", ".jsonl", ".ndjson"), (b"[", b"{"), read_json),
+    Format("xlsx", (".xlsx", ".xlsm"), table=read_xlsx),
+    Format("Parquet", (".parquet", ".pq"), (b"PAR1",), _parquet_table, _scan_parquet, _split_parquet),
+    Format("Arrow", (".feather", ".arrow", ".ipc"), (b"ARROW1",), read_arrow),
+    Format("NPZ", (".npz",), scan=_scan_arrays, split=_split_arrays),
+    Format("NPY", (".npy",), (b"\x93NUMPY",), scan=_scan_arrays, split=_split_arrays),
+]
+
+
+def register(format: Format) -> None:
+    """Take a format in, before those that are known.
+
+    >>> register(Format("the log of a tool", (".tool-log",)))
+    """
+    _FORMATS.insert(0, format)
+
+
+def format_of(source: Source, reading: Reading) -> Format:
+    """The format of a source: by its ending, else by its first bytes, else CSV."""
+    known = {ending: format for format in reversed(_FORMATS) for ending in format.endings}
+    ending = next((ending for ending in source.endings if ending != ".gz"), "")
+    if ending in known:
+        return known[ending]
+    start = source.begins(8)
+    if start[:4] == b"PK\x03\x04":
+        with source.open() as file, source.refused("zip"), zipfile.ZipFile(file) as archive:
+            arrays_in = any(name.endswith(".npy") for name in archive.namelist())
+        return known[".npz" if arrays_in else ".xlsx"]
+    if start[:2] == b"\x1f\x8b":
+        with source.text(reading) as text, source.refused("text"):
+            start = text.read(8).encode(errors="replace")
+    start = start.removeprefix(b"\xef\xbb\xbf")
+    return next((f for f in _FORMATS if any(start.lstrip().startswith(b) for b in f.begins)), known[".csv"])
+
+
+def is_known(source: Source) -> bool:
+    """Whether its ending says what it is."""
+    return any(ending in format.endings for format in _FORMATS for ending in source.endings[:2])
+
+
+def agent_of(source: Source) -> str:
+    """Whose report a file is, by its name."""
+    name = Path(source.name).name
+    for ending in source.endings if is_known(source) else []:
+        name = name[: -len(ending)] if name.lower().endswith(ending) else name
+    return name
+
+
+def table_of(source: Source, reading: Reading, expected: str) -> Table:
+    """All rows of a source, where its format has rows."""
+    found = format_of(source, reading)
+    if found.table is None:
+        raise InputError(
+            f"{source.name}: an {found.name} is for reports; expected {expected} as CSV or Parquet, or one array as NPY"
+        )
+    return found.table(source, reading, expected)
+
+
+def tables_of(source: Source, reading: Reading, expected: str) -> Iterator[Table]:
+    """The same rows, some at a time where the format allows it."""
+    if format_of(source, reading).table is _parquet_table:
+        yield from Arrow.of(source, reading).tables(MOST_TASKS)
+    else:
+        yield table_of(source, reading, expected)
