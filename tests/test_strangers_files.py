@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import io
 import json
@@ -18,6 +19,8 @@ import pyarrow as pa
 import pyarrow.feather
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import verax
 from verax import InputError, OptionError, Reports, tables
@@ -323,8 +326,8 @@ def test_formats_are_known_by_their_ending_and_by_their_bytes(ending, text, tmp_
     content, path = FORMS[ending](text), tmp_path / f"reports{ending}"
     path.write_bytes(content)
     wanted = verax.read(text.encode())
-    for given in (path, str(path), content, io.BytesIO(content)):
-        same(verax.read(given), wanted)
+    for form in (path, str(path), content, io.BytesIO(content)):
+        same(verax.read(form), wanted)
     with path.open("rb") as file:
         same(verax.read(file), wanted)
     same(next(tables.blocks(tables.find(path)[0])), wanted)
@@ -545,9 +548,9 @@ def test_frames_take_the_same_words_as_files():
 
 def test_arrays_and_mappings_of_labels_are_reports():
     wanted = {("0", "0"): "cat", ("0", "1"): "dog", ("1", "0"): "dog"}
-    for given in ([["cat", "dog"], ["dog", None]], np.array([["cat", "dog"], ["dog", None]], dtype=object),
+    for form in ([["cat", "dog"], ["dog", None]], np.array([["cat", "dog"], ["dog", None]], dtype=object),
                   np.array([["cat", "dog"], ["dog", ""]])):  # fmt: skip
-        assert labels_of(Reports.of(given)) == wanted
+        assert labels_of(Reports.of(form)) == wanted
     assert Reports.of(np.array([[0.0, 1.0], [np.nan, 0.0]])).labels.tolist() == [[0, 1], [-1, 0]]
     assert Reports.of([[0, None], [1, 1]]).labels.tolist() == [[0, -1], [1, 1]]
     assert labels_of(Reports.of({"ann": ["cat", "dog"]}, tasks=["s", "t"])) == {
@@ -642,3 +645,45 @@ def test_an_output_that_is_an_input_is_refused(tmp_path):
         with pytest.raises(OptionError, match="it is read"):
             tables.refuse_overwriting(target, tmp_path / "other.csv", path)
     tables.refuse_overwriting(tmp_path / "new.json", path, None)
+
+
+# Whatever is given
+
+
+def read_or_refused(use, thing):
+    """What came of it, or nothing where it was refused in one sentence."""
+    with contextlib.suppress(verax.VeraxError):
+        try:
+            return use(thing)
+        except verax.VeraxError as error:
+            one_line = len(str(error).splitlines()) == 1
+            raise error if one_line else AssertionError(error) from None
+    return None
+
+
+@settings(max_examples=150, deadline=None, derandomize=True)
+@given(st.sampled_from(sorted(FORMS)), st.data())
+def test_any_damage_to_any_format_gives_reports_or_one_sentence(ending, data):
+    content = bytearray(FORMS[ending](LONG))
+    for _ in range(data.draw(st.integers(0, 3))):
+        at = data.draw(st.integers(0, len(content)))
+        content[at : at + data.draw(st.integers(0, 4))] = data.draw(st.binary(max_size=4))
+    named = io.BytesIO(bytes(content))
+    named.name = f"damaged{ending}"
+    for form in (named, bytes(content)):
+        found = read_or_refused(verax.read, form)
+        assert found is None or found.labels.shape == (len(found.agents), len(found.tasks))
+
+
+LEAVES = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3) | st.binary(max_size=2)
+
+
+def nested(inner):
+    return st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=2), inner, max_size=3)
+
+
+@settings(max_examples=300, deadline=None, derandomize=True)
+@given(st.recursive(LEAVES, nested))
+def test_anything_given_for_reports_or_truth_gives_reports_or_one_sentence(thing):
+    read_or_refused(Reports.of, thing)
+    read_or_refused(Reports.of([["a", "b"]]).with_truth, thing)

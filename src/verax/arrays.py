@@ -21,10 +21,7 @@ _EXACT = 1e-9
 
 def label_array(labels: Any, source: str) -> npt.NDArray[Any]:
     """Labels (K, N): integers, -1 an abstention, or an array of texts."""
-    try:
-        array = whole_numbers(np.asarray(labels), source)
-    except ValueError:
-        raise InputError(f"{source}: rows of labels differ in length; give one label or None for every task") from None
+    array = whole_numbers(array_of(labels, source), source)
     if array.ndim != 2 or array.dtype.kind not in "iuOUSTb" or (array.size == 0 and array.dtype.kind not in "iu"):
         raise InputError(
             f"{source}: labels have shape {array.shape} and type {array.dtype}; give integers of shape (agents, tasks)"
@@ -34,6 +31,16 @@ def label_array(labels: Any, source: str) -> npt.NDArray[Any]:
             f"{source}: label {array.max()} is no label; give 0 up, and -1 for an abstention in signed integers"
         )
     return array
+
+
+def array_of(value: Any, source: str) -> npt.NDArray[Any]:
+    """A value as NumPy's array."""
+    try:
+        return np.asarray(value)
+    except (ValueError, TypeError, OverflowError):
+        raise InputError(
+            f"{source}: rows differ in length; give each as many entries, None where there is nothing to say"
+        ) from None
 
 
 def whole_numbers(array: npt.NDArray[Any], source: str) -> npt.NDArray[Any]:
@@ -50,14 +57,14 @@ def whole_numbers(array: npt.NDArray[Any], source: str) -> npt.NDArray[Any]:
     if array.dtype.kind != "f" or not array.size:
         return array
     known = ~np.isnan(array)
-    bad = known & (array != np.round(array)) | np.isinf(array)
+    bad = known & ((array != np.round(array)) | (np.abs(array) > 2.0**62))
     if bad.any():
         raise InputError(f"{source}: label {array[bad][0]:g} is no whole number; give labels as text or whole numbers")
     return np.where(known, array, -1).astype(np.int64)
 
 
 def probability_array(probabilities: npt.ArrayLike, source: str) -> Floats:
-    array = np.asarray(probabilities)
+    array = array_of(probabilities, source)
     if array.ndim != 3 or array.dtype.kind not in "fiu" or not array.shape[2]:
         raise InputError(
             f"{source}: probabilities have shape {array.shape} and type {array.dtype}; "
@@ -117,7 +124,11 @@ def rows_of_agents(
         tasks = tasks if tasks is not None else [*dict.fromkeys(task for each in held for task in each)]
         held = [[each.get(task) for task in tasks] for each in held]
         tasks = [clean(text_of(task, source)) for task in tasks]
-    return [clean(text_of(agent, source)) for agent in labels], tasks, [np.asarray(each).tolist() for each in held]
+    return (
+        [clean(text_of(agent, source)) for agent in labels],
+        tasks,
+        [array_of(each, source).tolist() for each in held],
+    )
 
 
 def laid_texts(
@@ -146,7 +157,7 @@ def texts_by_task(truth: Mapping[Any, Any], source: str) -> dict[str, str]:
 
 
 def signal_array(public: npt.ArrayLike, tasks: int, source: str) -> Array:
-    array = np.asarray(public)
+    array = array_of(public, source)
     if array.ndim not in (1, 2) or len(array) != tasks:
         raise InputError(
             f"{source}: public has shape {array.shape} for {tasks} tasks; give (N,) or (N, m), one entry a task"

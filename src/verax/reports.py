@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from verax.arrays import (
+    array_of,
     checked_rows,
     class_count,
     is_indexed,
@@ -255,7 +256,7 @@ class Reports:
             truth = dict(truth.items())
         if isinstance(truth, Mapping):
             return self._with_truth_of(texts_by_task(truth, source), source)
-        array = whole_numbers(np.asarray(truth), source)
+        array = whole_numbers(array_of(truth, source), source)
         if array.shape == (len(self.tasks),) and array.dtype.kind in "OUSTb":
             texts = [clean(text_of(value, source)) for value in array.tolist()]
             return self._with_truth_of(dict(zip(self.tasks, texts, strict=True)), source)
