@@ -71,7 +71,7 @@ def test_every_rule_is_in_the_help_of_every_command_that_takes_one():
 def test_how_files_are_read_is_passed_on_as_it_was_asked(monkeypatch):
     asked = {}
     whole = tables.read(GOLDEN / "wide.csv")
-    monkeypatch.setattr(files, "read", lambda *paths, **given: asked.update(given) or whole)
+    monkeypatch.setattr(tables, "read", lambda *paths, **given: asked.update(given) or whole)
     run("score", GOLDEN / "wide.csv", "--task-col", "id", "--drop", 'a,"b,c"', "--drop", "d", "--logits")
     assert asked == {"task_col": "id", "drop": ("a", "b,c", "d"), "logits": True}
     asked.clear()
