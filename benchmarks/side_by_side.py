@@ -3,12 +3,13 @@
     python benchmarks/side_by_side.py OLD [--new NEW] [--case NAME ...] [--rounds 5] [--out FILE.json]
 
 OLD and NEW are checkouts (NEW: the one this file is in), whose `src` is put on the path of fresh processes. In every
-round each case runs in both trees, the old and the new one taking turns to be first, so that whatever else the machine
-does meets both. A figure is processor seconds, of all threads, of a case's work alone: reports are made and the case is
-run once before the clock starts, then it is repeated for a fifth of a second and the least is taken. The import and
-the command are whole processes. The median ratio new / old of the rounds stands with the least and the most; `slower` marks a case whose
-median is above 1.05, and `slower for sure` one whose least is too. What is compiled is kept in a folder of its own and
-nothing is written in the trees; that takes the first round two minutes more than the others, of a minute each.
+round each case runs in both trees, the old and the new one taking turns to be first, so that whatever else the
+machine does meets both. A figure is processor seconds, of all threads, of a case's work alone: reports are made and
+the case is run once before the clock starts, then it is repeated for a fifth of a second and the least is taken. The
+import and the command are whole processes. The median ratio new / old of the rounds stands with the least and the
+most; `slower` marks a case whose median is above 1.05, and `slower for sure` one whose least is too. What is compiled
+is kept in a folder of its own and nothing is written in the trees; that takes the first round two minutes more than
+the others, of a minute each.
 
 Only what users call is called: `verax.score`, `read`, `audit`, `pay` and the command line, whose insides may differ.
 """

@@ -221,7 +221,7 @@ def everything_said_by(text):
     names = (text, f"{text}2")
     closed = Market(
         mechanism, 0.0, 0.5, 1.0, Survey(text, text, 3, names, (survey_score,), 0.5),
-        tuple(Step(i, name, 0.5, 0.25) for i, name in enumerate(names)),
+        tuple(Step(i, name, 0.25 * i, 0.25) for i, name in enumerate(names, 1)),
     )  # fmt: skip
     curve = Curve(text, text, text, (Line(text, [0, 1], [0, 1], [0, 0], [1, 2]), Line(text, [0, 1], [1, 1])), text)
     verdicts = [Certificate(text, text, v, 0.1, (0.0, 0.2), {text: text}, text) for v in WORDS for _ in range(4)]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import sys
 from dataclasses import replace
 from decimal import Decimal
 from fractions import Fraction
@@ -18,7 +17,7 @@ from numpy.random import default_rng
 from scipy import integrate, stats
 
 import verax
-from verax import InputError, Mechanism, OptionError, Reports, Score, Scores
+from verax import InputError, Mechanism, OptionError, Reports, Score, Scores, frames
 from verax.payments import Payment, Payments, clusters_of, pay
 from verax.schemes import SCHEMES, clipping_bias
 
@@ -738,12 +737,18 @@ def test_payments_are_a_sequence_and_a_frame():
 
 
 def test_a_frame_is_of_the_library_that_is_there(monkeypatch):
-    paid = pay(scores_of([0.5, 1.0]), budget="1000.00")
-    for absent, kind in (("pandas", "polars"), ("polars", "pyarrow")):
-        monkeypatch.setitem(sys.modules, absent, None)
+    paid, absent, import_module = pay(scores_of([0.5, 1.0]), budget="1000.00"), set(), frames.importlib.import_module
+
+    def installed(name):
+        if name in absent:
+            raise ImportError(name)
+        return import_module(name)
+
+    monkeypatch.setattr(frames.importlib, "import_module", installed)
+    for kind in ("pandas", "polars", "pyarrow"):
         assert type(paid.to_frame()).__module__.startswith(kind)
-    monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(verax.ExtraMissing, match="Data frames need an extra"):
+        absent.add(kind)
+    with pytest.raises(verax.OptionError, match="install pandas, polars or pyarrow"):
         paid.to_frame()
 
 

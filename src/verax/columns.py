@@ -52,9 +52,9 @@ class Reading:
             if isinstance(self.classes, str):
                 raise OptionError(f"classes is the text {self.classes!r}; give a list of names")
             if not self.classes:
-                raise InputError("--classes names no class; give all of them, comma-separated, or leave it out")
+                raise InputError("classes= names no class; give all of them, or leave it out")
             named = [clean(str(c)) for c in self.classes]
-            object.__setattr__(self, "classes", checked_names(named, len(named), "class", "--classes"))
+            object.__setattr__(self, "classes", checked_names(named, len(named), "class", "classes="))
         dropped = (self.drop,) if isinstance(self.drop, str) else self.drop
         object.__setattr__(self, "drop", tuple(map(clean, dropped)))
         for limit in ("max_bytes", "max_ratio", "max_cells", "max_columns", "max_classes"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import Any
@@ -19,6 +20,7 @@ def to_frame(columns: Mapping[str, Sequence[Any]], backend: str | None = None) -
 
     for name in ("pandas", "polars", "pyarrow") if backend is None else (backend,):
         try:
+            importlib.import_module(name)  # narwhals may remember one that is there no more
             return nw.from_dict(dict(columns), backend=name).to_native()
         except ImportError:
             continue

@@ -410,7 +410,7 @@ def joined(parts: Sequence[Reports], sources: Sequence[str] | None = None, readi
             )
         if part.public is not None:
             raise InputError(
-                f"{where[i]}a public signal inside one of several files is of its tasks only; give it with --public"
+                f"{where[i]}a public signal inside one of several files is of its tasks only; give it with public="
             )
     return _side_by_side(parts, where, classes, given, index, reading or Reading())
 

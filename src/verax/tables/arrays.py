@@ -110,7 +110,7 @@ def reports_of(arrays: Any, source: Source, reading: Reading) -> Reports:
         raise InputError(f"{source.name}: array {strange[0]!r} is not understood; expected some of {', '.join(_KNOWN)}")
     agents, tasks, stored = (names_in(arrays, name, source) for name in ("agents", "tasks", "classes"))
     if reading.classes is not None and stored is not None and [*reading.classes] != stored:
-        raise InputError(f"{source.name}: its classes are {some(stored)}; leave --classes out, or give the same")
+        raise InputError(f"{source.name}: its classes are {some(stored)}; leave classes= out, or give the same")
     labels, rows = arrays.get("labels"), arrays.get("probabilities")
     if labels is not None and (labels.ndim != 2 or labels.dtype.kind not in "iu"):
         raise InputError(
