@@ -17,6 +17,7 @@ Liu & Wei, "Incentives for Federated Learning: a Hypothesis Elicitation Approach
     Theorem 7, corrected                        audit: ROBUST; audit.gamma_star
     a market that pays improvements             market.market(submissions, truth=...)
     Theorem 6, Algorithm 2, Theorem 10          market.market(submissions, survey=..., seed=...)
+    one agent beside another, paired           compare(reports, a, b)
     paying by the score                         pay(scores, budget=...); rounds.Rounds for the record
     beyond the paper                            rules.pmi, public signals (joint.Public), audit: OVERCONFIDENT, COPIES
 
@@ -28,6 +29,7 @@ Liu & Wei, "Incentives for Federated Learning: a Hypothesis Elicitation Approach
 
 from verax import misreport, rules
 from verax.audit import Certificate, audit
+from verax.compare import Comparisons, compare
 from verax.errors import ConflictError, ExtraMissing, InputError, LedgerError, OptionError, VeraxError
 from verax.joint import Estimate, Joint
 from verax.payments import Payment, Payments, pay
@@ -40,6 +42,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Certificate",
+    "Comparisons",
     "ConflictError",
     "Estimate",
     "ExtraMissing",
@@ -56,6 +59,7 @@ __all__ = [
     "Scores",
     "VeraxError",
     "audit",
+    "compare",
     "misreport",
     "pay",
     "read",

@@ -61,10 +61,16 @@ class ScoringOptions:
 
 
 @dataclass(frozen=True)
-class MechanismOptions(ScoringOptions):
-    """What every agent earns, beside whom."""
+class AgainstOptions(ScoringOptions):
+    """What an agent earns, beside whom."""
 
     against: str | None = _asked("truth, peers or hybrid; chosen by what the truth covers if not given.")
+
+
+@dataclass(frozen=True)
+class MechanismOptions(AgainstOptions):
+    """What every agent earns, and how references are put together."""
+
     over: str | None = _asked("mean or median over peers, or one peer drawn from --seed.")
     seed: str | None = _asked("With --over one: any text; the same text draws the same peers.")
 
@@ -119,8 +125,8 @@ class EngineOptions:
 
 
 @dataclass(frozen=True)
-class QuestionOptions(EngineOptions, ReadingOptions, KnownOptions, MechanismOptions):
-    """All that `verax score` and `verax audit` are asked alike."""
+class PairedOptions(EngineOptions, ReadingOptions, KnownOptions, AgainstOptions):
+    """All that is asked of reports that are scored beside one another."""
 
     def mechanism(self, classes: Iterable[str] | None) -> Mechanism:
         """The mechanism asked for, with the rule loaded and the sign read."""
@@ -128,9 +134,8 @@ class QuestionOptions(EngineOptions, ReadingOptions, KnownOptions, MechanismOpti
         from verax.rules import load
 
         sign = read_sign(self.sign, classes)
-        return Mechanism.of(
-            load(self.rule), against=self.against, over=self.over, sign=sign, floor=self.floor, seed=self.seed
-        )
+        more = {name: getattr(self, name) for name in ("over", "seed") if hasattr(self, name)}
+        return Mechanism.of(load(self.rule), against=self.against, sign=sign, floor=self.floor, **more)
 
     @property
     def engine(self) -> Engine:
@@ -143,6 +148,11 @@ class QuestionOptions(EngineOptions, ReadingOptions, KnownOptions, MechanismOpti
     def files(self) -> tuple[str | Path | None, ...]:
         """What is read beside the reports."""
         return self.truth, self.public, self.sign
+
+
+@dataclass(frozen=True)
+class QuestionOptions(PairedOptions, MechanismOptions):
+    """All that `verax score` and `verax audit` are asked alike."""
 
 
 @dataclass(frozen=True)

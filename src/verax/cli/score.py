@@ -11,6 +11,7 @@ import typer
 
 from verax.cli.options import (
     OutputOptions,
+    PairedOptions,
     QuestionOptions,
     ReportFiles,
     grouped,
@@ -55,7 +56,7 @@ def score(
         found = _score_shards(reports, asked, workers, dask)
         output.write(found.to_json(), lambda console: _print_scores(console, found))
         return
-    ready = _read_and_plan(reports, asked)
+    ready = read_and_plan(reports, asked)
     scores = scored(ready)
     output.write(
         scores.to_json(), lambda console: _print_scores(console, scores), lambda: report("Scores", ready, scores)
@@ -79,7 +80,7 @@ def audit(
     from verax.show.text import certificates_table, counting_up
 
     output.spare(*reports, *asked.files)
-    ready = _read_and_plan(reports, asked)
+    ready = read_and_plan(reports, asked)
     with counting_up(f"auditing {len(ready.reports.agents)} agents"):
         scores, found = examine(ready, confidence, colluders, wanted)
 
@@ -97,7 +98,7 @@ def _print_scores(console: Console, scores: Scores) -> None:
     print_notes(console, scores.warnings)
 
 
-def _read_and_plan(reports: list[Path], asked: QuestionOptions) -> Prepared:
+def read_and_plan(reports: list[Path], asked: PairedOptions) -> Prepared:
     """The files read, and the mechanism planned on them."""
     from verax.score import prepare
 
@@ -106,7 +107,7 @@ def _read_and_plan(reports: list[Path], asked: QuestionOptions) -> Prepared:
     return prepare(loaded, loaded.truth if wanted else None, None, asked.mechanism(loaded.classes), asked.engine)
 
 
-def _read_reports(reports: list[Path], asked: QuestionOptions) -> Reports:
+def _read_reports(reports: list[Path], asked: PairedOptions) -> Reports:
     from verax import tables
     from verax.tables import is_pattern
 

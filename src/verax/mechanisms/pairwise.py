@@ -174,7 +174,7 @@ def _joined(
         value.append(math.fsum(w * e.value for w, e in zip(share, found, strict=True)))
         stderr.append(math.fsum(w * e.stderr for w, e in zip(share, found, strict=True)))
         for c, e in zip(chosen, found, strict=True):
-            psi = _influence_by_task(e.influence, report[c], reference[c], signal.take(c))
+            psi = influence_by_task(e.influence, report[c], reference[c], signal.take(c))
             phi[c] += (psi - psi.sum() / max(len(psi), 1)) / common.sum()
     return Pairs(np.array(value), np.array(stderr), mean_error(phi / len(references), half))
 
@@ -186,7 +186,7 @@ def _estimate_of(joint: Joint, other_half: Joint, plan: Plan) -> Estimate:
     return evaluated(plan.rule, joint)
 
 
-def _influence_by_task(influence: Floats, report: Report, reference: Labels, signal: Public) -> Floats:
+def influence_by_task(influence: Floats, report: Report, reference: Labels, signal: Public) -> Floats:
     """psi for every task, where an estimate gives it for every cell of its counts."""
     if influence.ndim == 1:
         return influence
