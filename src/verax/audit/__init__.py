@@ -155,7 +155,7 @@ def _best_reply(ready: Prepared, i: int, confidence: float) -> Certificate:
 
 def _robust_of(ready: Prepared, i: int, deltas: Deltas, confidence: float, colluders: float) -> Certificate:
     agent, plan = ready.reports.agents[i], ready.plan
-    if ready.against == "truth":
+    if ready.plan.against == "truth":
         why = "references are the truth, which does not collude"
     elif plan.rule.learns_sign and plan.sign not in ("identity", "matrix"):
         why = f"a learned sign follows what the references say, colluders too: use rule {DEFAULT}, or give the sign"
@@ -194,7 +194,7 @@ def _binary_j(ready: Prepared, i: int, confidence: float) -> float | None:
 
 def _accuracy_of(ready: Prepared, scores: Scores, confidence: float) -> Certificate:
     reports, beyond = ready.reports, None
-    if reports.truth is not None and ready.against != "truth" and (reports.truth >= 0).sum() >= 2:
+    if reports.truth is not None and ready.plan.against != "truth" and (reports.truth >= 0).sum() >= 2:
         known = reports.truth >= 0
         labelled = reports.take(known)
         try:
