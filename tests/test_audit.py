@@ -123,7 +123,7 @@ def test_the_gain_is_that_of_the_best_of_all_relabellings(name):
     reports = Reports.of(labels, rows)
     ready = prepare(reports, None, None, Mechanism.of(**options))
     w = worth(ready, 0)
-    gains = Gains.of(w)
+    gains = Gains(*w.gains())
 
     def relabelled(order):
         said = np.array(order)[labels[0]]

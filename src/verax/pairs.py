@@ -257,7 +257,9 @@ def evaluated(rule: Rule, joint: Joint) -> Estimate:
 def all_pairs(side: Side, plan: Plan) -> list[Part | None] | None:
     """Every agent against every other from counts that are never kept; None where they must be."""
     sign = plan.sign if plan.matrix is None else plan.matrix.astype(np.int64) if plan.binary_matrix else None
-    able = plan.rule.counts_only and not side.signal and plan.mechanism.draws is None and plan.over in ("mean", "median")
+    able = (
+        plan.rule.counts_only and not side.signal and plan.mechanism.draws is None and plan.over in ("mean", "median")
+    )
     if sign is None or not able or side.references is not None:
         return None
     labels, classes = side.reports.labels, len(side.reports.classes)

@@ -131,3 +131,9 @@ class Public:
         for _ in range(2):  # the second pass takes out what rounding left of the first
             shifted = shifted - self._basis @ (self._basis.T @ shifted)
         return np.asarray(shifted)
+
+    def residuals(self, tables: Floats) -> Floats:
+        """The residuals of tables (I, N, L), all of their columns in one product."""
+        agents, tasks, classes = tables.shape
+        side_by_side = tables.transpose(1, 0, 2).reshape(tasks, agents * classes)
+        return self.residual(side_by_side).reshape(tasks, agents, classes).transpose(1, 0, 2)

@@ -225,7 +225,8 @@ def finished(
         said.append("sign plugin is learned on the tasks it scores, which pays noise: study it, never pay by it")
     if plan.mechanism.draws is not None:
         said.append(
-            f"scores are sampled with {plan.mechanism.draws} pairing(s) a task, not exact: compare them, never pay by them"
+            f"scores are sampled with {plan.mechanism.draws} pairing(s) a task, not exact: "
+            "compare them, never pay by them"
         )
     scores = tuple(
         Score(agent, None, None, 0, 0)

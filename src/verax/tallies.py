@@ -313,16 +313,10 @@ class _Rows:
         labels = _on_common(self.reports.labels[chosen], self.common)
         own = self.identity[labels]
         plain = self.plan.rule.counts_only and np.array_equal(self.plan.matrix, self.identity)  # type: ignore[arg-type]
-        said = self._residuals_of(own) if self.same or plain else None
-        mine = said if plain and said is not None else self._residuals_of(self._rows_of(chosen, labels))
+        said = self.signal.residuals(own) if self.same or plain else None
+        mine = said if plain and said is not None else self.signal.residuals(self._rows_of(chosen, labels))
         theirs = self.rest if said is None or not self.same else self.rest - said
         return np.asarray((mine * theirs).sum(2))
-
-    def _residuals_of(self, tables: Floats) -> Floats:
-        """The residuals of tables (I, N, L)."""
-        agents, tasks, classes = tables.shape
-        side_by_side = tables.transpose(1, 0, 2).reshape(tasks, agents * classes)
-        return self.signal.residual(side_by_side).reshape(tasks, agents, classes).transpose(1, 0, 2)
 
     def _rows_of(self, chosen: Ints, labels: Labels) -> Floats:
         if self.plan.rule.counts_only:
