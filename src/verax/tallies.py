@@ -168,7 +168,7 @@ def mean_over_peers(side: Side, plan: Plan) -> list[Part | None] | None:
     masks, group = _groups_of_gaps(labels)
     if len(masks) > groups_worth(len(labels)):
         return None
-    if len(masks) == 1 and masks[0].all() and plan.rule.counts_only and not side.signal and tasks > 1:
+    if len(masks) == 1 and masks[0].all() and plan.rule.counts_only and side.signal.kind is None and tasks > 1:
         whole = Together.of(side, plan, keep=True)
         look = whole.look(plan)
         return whole.parts(plan, np.empty(0, dtype=np.int64), None if look is None else look.squares(side))

@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import suppress
-from copy import deepcopy
+from copy import copy, deepcopy
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib.util import find_spec
@@ -183,7 +183,9 @@ class Tally:
 
     def bare(self) -> Tally:
         """A tally of the same kind, of nothing."""
-        return Tally(self.mechanism, self.truth, pairs=self.pairs, engine=self.engine)
+        found = copy(self)
+        found._held = None
+        return found
 
     def _tallied(self, reports: Reports, source: str) -> _Held:
         """The sums of one batch."""

@@ -200,7 +200,7 @@ def _binary_bounds(ready: Prepared, confidence: float) -> list[float | None]:
 def _scores_without(ready: Prepared, i: int) -> list[tuple[float, float]]:
     """What the others score among themselves on two labels, and the errors."""
     reports, agents, tasks = ready.reports, len(ready.reports.agents) - 1, len(ready.reports.tasks)
-    if not ready.signal and reports.labels.min(initial=0) >= 0:
+    if ready.signal.kind is None and reports.labels.min(initial=0) >= 0:
         psi = np.delete(reports.labels, i, axis=0).astype(np.float64)  # twice the product of two labels' deviations
         psi -= psi.mean(1, keepdims=True)
         psi *= 2 * (psi.sum(0) - psi)
