@@ -6,6 +6,7 @@ Planned against the shape of some reports it becomes a Plan: every choice is mad
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -62,10 +63,17 @@ class Mechanism(Document):
             if given is not None and not isinstance(given, kind):
                 raise OptionError(f"{name} is {given!r}; give text")
         matrix = None if sign is None or isinstance(sign, str) else np.asarray(sign)
-        return cls(
+        made = cls(
             chosen.name, against, over, sign if matrix is None else "matrix", False, chosen.floor,  # type: ignore[arg-type]
             matrix, seed, draws,
         )  # fmt: skip
+        vars(made)["meant"] = chosen
+        return made
+
+    @cached_property
+    def meant(self) -> Rule:
+        """The rule of that name and floor."""
+        return resolve(self.rule, self.floor)
 
     def plan(
         self,
@@ -76,7 +84,7 @@ class Mechanism(Document):
         rng: np.random.Generator | None = None,
     ) -> Plan:
         """Every choice made for reports of this shape; `truth_given`: labels came with the wish to use them."""
-        rule = resolve(self.rule, self.floor)
+        rule = self.meant
         against = self._against(shape, truth_given)
         _check_rule(rule, shape, against)
         over = self._over(rule, against)
@@ -183,6 +191,7 @@ class Plan:
     by_truth: bool = field(init=False)  # whether some tasks are scored against truth
     by_peers: bool = field(init=False)
     binary_matrix: bool = field(init=False)  # S is given, of 0 and 1: scores are integers to the last division
+    equal_labels: bool = field(init=False)  # S is the identity
     pools_peers: bool = field(init=False)  # a mean over peers with a fixed S, which needs no pairs
 
     def __post_init__(self) -> None:
@@ -196,6 +205,7 @@ class Plan:
             by_truth=against != "peers",
             by_peers=against != "truth" and not rule.truth_only,
             binary_matrix=matrix is not None and bool(np.isin(matrix, (0, 1)).all()),
+            equal_labels=matrix is not None and np.array_equal(matrix, np.eye(len(matrix))),
             pools_peers=fixed and mechanism.over == "mean" and mechanism.draws is None and rule.linear,
         )
 

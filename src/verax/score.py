@@ -185,7 +185,8 @@ def prepare(
         reports = reports.with_public(public)
     reports.scorable()
     signal = Public.of(reports.public, len(reports.tasks))
-    shape = replace(reports.shape, public=signal.kind)
+    kind = signal.kind
+    shape = replace(reports.shape, public=kind)
     plan = (mechanism or Mechanism()).plan(shape, truth_given=truth is not None, engine=counted, rng=rng)
     if truth is None and not plan.by_truth:
         reports = replace(reports, truth=None)  # labels that came along unasked are not looked at

@@ -221,7 +221,7 @@ class Tally:
         """A batch with its truth, how it is counted, and its tasks where they belong, whatever is known elsewhere."""
         reports = _with_truth(reports, self.truth, self._asks_truth, marks)
         known = reports.truth is not None
-        plan = self._planned(replace(reports.shape, agents=2, tasks=2, known=int(known)))
+        plan = self._planned(Shape(2, 2, len(reports.classes), reports.probabilities is not None, known=int(known)))
         by_truth, by_peers = known and self.mechanism.against != "peers", self.mechanism.against != "truth"
         sides = sides_of(reports, Public(len(reports.tasks)), by_truth, by_peers and not plan.rule.truth_only)
         return reports, plan, sides

@@ -133,7 +133,8 @@ def _sums_of_worth(ready: Prepared) -> tuple[dict[str, Deltas], dict[str, Gains]
     """What equal labels are worth together, what another reply would gain, and the influence of tasks, by agent."""
     agents, separable = ready.reports.agents, ready.plan.rule.separable
     deltas, gains, influence = dict[str, Deltas](), dict[str, Gains](), dict[str, Floats]()
-    paid = worths(ready) if separable and not _as_labels(ready) else repeat(None)
+    known = ready.plan.rule.counts_only and ready.plan.equal_labels  # what is paid is what equal labels are worth
+    paid = worths(ready) if separable and not known else repeat(None)
     for agent, by_label, apart in zip(agents, worths(ready, labels=True), paid, strict=False):
         if by_label is None:
             continue
@@ -143,13 +144,6 @@ def _sums_of_worth(ready: Prepared) -> tuple[dict[str, Deltas], dict[str, Gains]
             gains[agent], influence[agent] = Gains(*each.gains()), np.zeros(len(ready.reports.tasks))
             influence[agent][each.tasks] = each.influence
     return deltas, gains, influence
-
-
-def _as_labels(ready: Prepared) -> bool:
-    """Whether what is paid for is agreement on equal labels, whose worth is known already."""
-    plan = ready.plan
-    equal = plan.matrix is not None and np.array_equal(plan.matrix, np.eye(len(plan.matrix)))
-    return plan.rule.counts_only and equal
 
 
 def _best_reply(ready: Prepared, i: int, confidence: float) -> Certificate:

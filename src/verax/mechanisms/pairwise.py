@@ -18,7 +18,6 @@ from verax.pairs import Counts, Pairs, all_pairs, evaluated, jackknifed, mean_er
 from verax.plan import Mechanism, Plan
 from verax.public import Public
 from verax.reports import Reports
-from verax.rules import resolve
 from verax.statistic import Part, Side, Statistic, groups, halves
 from verax.tallies import Together, mean_over_peers
 
@@ -48,7 +47,7 @@ def statistic(side: Side, plan: Plan, *, pairs: bool) -> Statistic:
 
 def no_sum(mechanism: Mechanism, *, rows: bool) -> str | None:
     """Why scores are no sum over tasks, so that all of them must be at hand; None if they are one."""
-    rule = resolve(mechanism.rule, mechanism.floor)
+    rule = mechanism.meant
     if rule.population is not None or (rule.needs_rows and not rule.linear):
         return f"by rule {rule.name}"
     if rule.own and rows and not rule.linear:
