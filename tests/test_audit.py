@@ -535,3 +535,23 @@ def test_audit_refuses_what_it_cannot_answer(options):
 def test_tasks_needed_grow_with_the_square_of_the_error():
     assert tasks_needed(100, 3.0) == "about 900 tasks would decide"
     assert "10,000,000" in tasks_needed(100, float("inf"))
+
+
+def test_a_rule_of_ones_own_that_sees_rows_is_judged_by_relabelled_rows():
+    """A rule that pays for probability on the other label: every report gains by swapping its two labels."""
+
+    def contrary(joint):
+        paired = joint.tasks_paired
+        return -float(paired.rows[np.arange(joint.tasks), paired.reference].mean())
+
+    rng = default_rng(5)
+    truth = rng.integers(0, 2, 300)
+    labels = np.where(rng.random((3, 300)) < 0.9, truth, 1 - truth)
+    rows = np.where(np.eye(2, dtype=bool)[labels], 0.8, 0.2)
+    reports = Reports.of(labels=labels, probabilities=rows)
+    honest = verax.score(reports, rule=contrary)["0"].score
+    swapped = Reports.of(labels=[1 - labels[0], *labels[1:]], probabilities=[1 - rows[0], *rows[1:]])
+    gained = verax.score(swapped, rule=contrary)["0"].score - honest
+    found = next(c for c in audit(reports, rule=contrary) if c.code == "TRUTHFUL" and c.agent == "0")
+    assert (found.verdict, found.deviation) == ("fails", {"0": "1", "1": "0"})
+    assert found.gain == pytest.approx(gained, abs=1e-12)

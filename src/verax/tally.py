@@ -103,15 +103,6 @@ def _alike(one: Reports, other: Reports) -> bool:
     return same and (one.probabilities is None) == (other.probabilities is None)
 
 
-def _frame_of(reports: Reports) -> Reports:
-    """Who reports and with which classes: the same reports, of no task."""
-    agents, classes = len(reports.agents), len(reports.classes)
-    rows = None if reports.probabilities is None else np.zeros((agents, 0, classes))
-    return replace(
-        reports, labels=np.zeros((agents, 0), dtype=np.int8), tasks=(), probabilities=rows, truth=None, public=None
-    )
-
-
 class Tally:
     """Scores from reports that come in batches, each with all reports on its tasks.
 
@@ -205,7 +196,7 @@ class Tally:
         seen = (reports, *(None if side is None else side.reports for side in sides))
         nobody = np.zeros(len(reports.agents), dtype=np.int64)
         return _Held(
-            frame=_frame_of(reports),
+            frame=replace(reports.take(np.zeros(len(marks), dtype=bool)), truth=None, public=None),
             first=reports.tasks[0] if reports.tasks else "",
             tasks=len(reports.tasks),
             known=0 if reports.truth is None else int((reports.truth >= 0).sum()),

@@ -102,9 +102,9 @@ def one_peer(reports: Reports, i: int, seed: str) -> npt.NDArray[np.bool_]:
     return np.array([a == drawn for a in reports.agents])
 
 
-def beside(side: Side, plan: Plan, i: int, report: Report | None = None, *, errors: bool = True) -> Part | None:
-    """Agent i, with its own report or another, put together over its references; None if no pair has enough tasks."""
-    report = _report_of(side.reports, plan, i) if report is None else report
+def beside(side: Side, plan: Plan, i: int, *, errors: bool = True) -> Part | None:
+    """Agent i, put together over its references; None if no pair has enough tasks."""
+    report = _report_of(side.reports, plan, i)
     references = side.columns[references_of(side, plan, i)]
     references = references[_enough_in_common(report, side.signal, plan, references)]
     if not len(references):
