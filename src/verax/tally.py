@@ -20,13 +20,15 @@ import numpy as np
 from verax.errors import InputError, OptionError, VeraxError
 from verax.executors import each_of
 from verax.kernels import Engine, Floats, Ints
-from verax.mechanisms.pairwise import no_sum, statistic
+from verax.moments import Moments
+from verax.pairs import Counts
 from verax.plan import Mechanism, Plan
 from verax.public import Public
 from verax.reports import Reports, Shape, class_order, narrow, some
 from verax.score import Scores, finished
 from verax.statistic import Look, Side, Statistic, combined, sides_of
 from verax.tables import Digests, Shard, Truth, blocks, digests, task_of
+from verax.tallies import Together
 
 NO_ERRORS = "the error of a mean over peers needs a second look at the reports: give them again for standard errors"
 _KEPT_BYTES = 2**25  # of shards that are not read again
@@ -103,6 +105,23 @@ def _alike(one: Reports, other: Reports) -> bool:
     return same and (one.probabilities is None) == (other.probabilities is None)
 
 
+def _statistic_of(side: Side, plan: Plan, *, pairs: bool) -> Statistic:
+    """The sums of a batch of tasks, of which others lie elsewhere; `pairs` where somebody may abstain."""
+    if plan.rule.needs_rows:
+        return Moments.of(side, plan, pairs=pairs)
+    return Together.of(side, plan) if side.references is None and not pairs else Counts.of(side, plan)
+
+
+def _why_no_sum(mechanism: Mechanism, *, rows: bool) -> str | None:
+    """Why scores are no sum over tasks, so that all of them must be at hand; None if they are one."""
+    rule = mechanism.meant
+    if rule.population is not None or (rule.needs_rows and not rule.linear):
+        return f"by rule {rule.name}"
+    if rule.own and rows and not rule.linear:
+        return "by a rule of your own that sees rows"
+    return "against one drawn peer" if mechanism.over == "one" else "with draws" if mechanism.draws else None
+
+
 class Tally:
     """Scores from reports that come in batches, each with all reports on its tasks.
 
@@ -136,7 +155,7 @@ class Tally:
     def _planned(self, shape: Shape) -> Plan:
         """The mechanism for reports of this shape, if it is a sum over tasks."""
         if shape not in self._plans:
-            wrong = no_sum(self.mechanism, rows=shape.rows and shape.tasks > 0)
+            wrong = _why_no_sum(self.mechanism, rows=shape.rows and shape.tasks > 0)
             if wrong is not None:
                 raise OptionError(f"reports cannot be scored shard by shard {wrong}; score the files whole")
             given = self.truth is not None
@@ -190,7 +209,7 @@ class Tally:
             raise Abstained("somebody left out a task: tally with pairs=True")
         truth, peers = (
             None if side is None or not side.reports.tasks or not reports.agents
-            else statistic(side, plan, pairs=self.pairs)
+            else _statistic_of(side, plan, pairs=self.pairs)
             for side in sides
         )  # fmt: skip
         seen = (reports, *(None if side is None else side.reports for side in sides))

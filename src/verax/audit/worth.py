@@ -136,14 +136,21 @@ def _worth_of_alike(ready: Prepared, agents: slice, *, labels: bool) -> list[Wor
         value[:, mask] = share * total / n if plain else share * signal.residuals(total) * signal.weights[:, None]
         entered |= mask
         parts.append((mask, signal))
-    if not parts:
-        return [None] * len(held)
+    return _made(ready, agents, entered, value, () if plain else tuple(parts), labels=labels)
+
+
+def _made(
+    ready: Prepared, agents: slice, entered: Mask, value: Floats, parts: Parts, *, labels: bool
+) -> list[Worth | None]:
+    """The worth of agents who answered the same of the tasks entered; None if there are none."""
     chosen = np.nonzero(entered)[0]
-    kept = () if plain else tuple((mask[chosen], public) for mask, public in parts)
-    rows = _scored_rows(ready, agents, labels=labels)[:, chosen]
-    own, value, held = _residuals(rows, kept), value[:, chosen], held[:, chosen].astype(np.int64)
-    hot = labels or not plan.rule.needs_rows
-    return [Worth(chosen, h, r, v, kept, o, hot) for h, r, v, o in zip(held, rows, value, own, strict=True)]
+    if not len(chosen):
+        return [None] * len(value)
+    kept = tuple((mask[chosen], public) for mask, public in parts)
+    rows, hot = _scored_rows(ready, agents, labels=labels)[:, chosen], labels or not ready.plan.rule.needs_rows
+    own, held = _residuals(rows, kept), ready.reports.labels[agents, chosen].astype(np.int64)
+    each = zip(held, rows, value[:, chosen], own, strict=True)
+    return [Worth(chosen, h, r, v, kept, o, hot) for h, r, v, o in each]
 
 
 def worth(ready: Prepared, i: int, *, labels: bool = False, centred: bool = True) -> Worth | None:
@@ -164,14 +171,8 @@ def worth(ready: Prepared, i: int, *, labels: bool = False, centred: bool = True
             if mask.any():
                 parts.append((mask, ready.signal.take(mask)))
         entered |= block.mask
-    if not entered.any():
-        return None
-    chosen = np.nonzero(entered & answered)[0]
-    kept = tuple((mask[chosen], public) for mask, public in parts) if centred else ()
-    held = reports.labels[i][chosen].astype(np.int64)
-    rows = _scored_rows(ready, slice(i, i + 1), labels=labels)[0, chosen]
-    own = _residuals(rows[None], kept)[0]
-    return Worth(chosen, held, rows, value[chosen], kept, own, labels or not rule.needs_rows)
+    kept, agents = tuple(parts) if centred else (), slice(i, i + 1)
+    return _made(ready, agents, entered & answered, value[None], kept, labels=labels)[0]
 
 
 def _scored_rows(ready: Prepared, agents: slice, *, labels: bool) -> Floats:

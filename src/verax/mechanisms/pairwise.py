@@ -13,13 +13,12 @@ import numpy.typing as npt
 from verax.errors import OptionError
 from verax.joint import Estimate, Joint
 from verax.kernels import Floats, Labels
-from verax.moments import Moments
 from verax.pairs import Counts, Pairs, all_pairs, evaluated, jackknifed, mean_error, of_counts
-from verax.plan import Mechanism, Plan
+from verax.plan import Plan
 from verax.public import Public
 from verax.reports import Reports
-from verax.statistic import Part, Side, Statistic, groups, halves
-from verax.tallies import Together, mean_over_peers
+from verax.statistic import Part, Side, groups, halves
+from verax.tallies import mean_over_peers
 
 _MOST_CELLS = 2**24  # of the counts kept at a time
 Report = npt.NDArray[Any]  # labels (N,) or rows (N, L)
@@ -36,23 +35,6 @@ def parts(side: Side, plan: Plan, only: int | None = None) -> list[Part | None]:
         if cheap is not None:
             return cheap
     return pair_by_pair(side, plan)
-
-
-def statistic(side: Side, plan: Plan, *, pairs: bool) -> Statistic:
-    """The sums of a batch of tasks, of which others lie elsewhere; `pairs` where somebody may abstain."""
-    if plan.rule.needs_rows:
-        return Moments.of(side, plan, pairs=pairs)
-    return Together.of(side, plan) if side.references is None and not pairs else Counts.of(side, plan)
-
-
-def no_sum(mechanism: Mechanism, *, rows: bool) -> str | None:
-    """Why scores are no sum over tasks, so that all of them must be at hand; None if they are one."""
-    rule = mechanism.meant
-    if rule.population is not None or (rule.needs_rows and not rule.linear):
-        return f"by rule {rule.name}"
-    if rule.own and rows and not rule.linear:
-        return "by a rule of your own that sees rows"
-    return "against one drawn peer" if mechanism.over == "one" else "with draws" if mechanism.draws else None
 
 
 def counts_suffice(side: Side, plan: Plan) -> bool:
