@@ -17,7 +17,8 @@ from verax.audit.confidence import TEMPERATURES
 from verax.audit.copies import copies
 from verax.audit.evidence import spearman
 from verax.audit.replies import Gains
-from verax.audit.worth import worth
+from verax.audit.worth import worth, worths
+from verax.kernels import Engine
 from verax.plan import Mechanism
 from verax.score import prepare
 
@@ -123,7 +124,7 @@ def test_the_gain_is_that_of_the_best_of_all_relabellings(name):
     reports = Reports.of(labels, rows)
     ready = prepare(reports, None, None, Mechanism.of(**options))
     w = worth(ready, 0)
-    gains = Gains.of(w)
+    gains = Gains(*w.gains())
 
     def relabelled(order):
         said = np.array(order)[labels[0]]
@@ -535,3 +536,66 @@ def test_audit_refuses_what_it_cannot_answer(options):
 def test_tasks_needed_grow_with_the_square_of_the_error():
     assert tasks_needed(100, 3.0) == "about 900 tasks would decide"
     assert "10,000,000" in tasks_needed(100, float("inf"))
+
+
+def test_a_rule_of_ones_own_that_sees_rows_is_judged_by_relabelled_rows():
+    """A rule that pays for probability on the other label: every report gains by swapping its two labels."""
+
+    def contrary(joint):
+        paired = joint.tasks_paired
+        return -float(paired.rows[np.arange(joint.tasks), paired.reference].mean())
+
+    rng = default_rng(5)
+    truth = rng.integers(0, 2, 300)
+    labels = np.where(rng.random((3, 300)) < 0.9, truth, 1 - truth)
+    rows = np.where(np.eye(2, dtype=bool)[labels], 0.8, 0.2)
+    reports = Reports.of(labels=labels, probabilities=rows)
+    honest = verax.score(reports, rule=contrary)["0"].score
+    swapped = Reports.of(labels=[1 - labels[0], *labels[1:]], probabilities=[1 - rows[0], *rows[1:]])
+    gained = verax.score(swapped, rule=contrary)["0"].score - honest
+    found = next(c for c in audit(reports, rule=contrary) if c.code == "TRUTHFUL" and c.agent == "0")
+    assert (found.verdict, found.deviation) == ("fails", {"0": "1", "1": "0"})
+    assert found.gain == pytest.approx(gained, abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("name", "public"),
+    [(name, p) for name in MECHANISMS for p in (None, "strata", "features") if not (p and name in LOSSES)],
+)
+def test_worth_of_all_agents_is_that_of_each(name, public):
+    """All at once where everybody answered, a few at a time where memory is short; `worth` goes one by one."""
+    options, rng = MECHANISMS[name], default_rng(11)
+    labels, truth = crowd(rng, tasks=120)
+    rows = 0.7 * np.eye(3)[labels] + 0.3 * rng.dirichlet(np.ones(3), labels.shape)
+    if options.get("against") == "hybrid":
+        truth = np.where(np.arange(120) < 40, truth, -1)
+    signal = {None: None, "strata": rng.integers(0, 3, 120), "features": rng.normal(size=(120, 2))}[public]
+    given = truth if "against" in options else None
+    for held, max_bytes in (
+        (rows.argmax(2), 2**26),
+        (rows.argmax(2), 2**16),
+        (np.where(labels == 2, -1, labels), 2**26),
+    ):
+        reports = Reports.of(held, rows)
+        ready = prepare(reports, given, signal, Mechanism.of(**options), Engine(max_bytes=max_bytes))
+        for as_labels in (False, True):
+            for i, w in enumerate(worths(ready, labels=as_labels)):
+                one = worth(ready, i, labels=as_labels)
+                assert (w.tasks.tolist(), w.held.tolist(), w.one_hot) == (
+                    one.tasks.tolist(),
+                    one.held.tolist(),
+                    one.one_hot,
+                )
+                for mine, its in zip((w.rows, w.value, w.own), (one.rows, one.value, one.own), strict=True):
+                    np.testing.assert_allclose(mine, its, rtol=1e-12, atol=1e-16)
+
+
+def test_the_fraction_of_colluders_that_two_labels_bear_follows_from_the_others_scores():
+    labels, _ = crowd(default_rng(12), agents=5, tasks=400, classes=2)
+    for gaps in (False, True):
+        held = np.where(default_rng(13).random(labels.shape) < 0.1, -1, labels) if gaps else labels
+        for agent in range(5):
+            among = verax.score(Reports.of(np.delete(held, agent, axis=0)))
+            low = np.mean([s.score for s in among]) - 1.959964 * max(s.stderr for s in among)
+            found = certificate("ROBUST", Reports.of(held), agent=str(agent)).interval
+            assert found == pytest.approx((gamma_star(np.sqrt(2 * low)), 1.0), abs=1e-6)

@@ -743,3 +743,25 @@ def test_a_hundred_million_reports_take_little_memory(tmp_path):
     assert found["reports"] == 10**8
     assert max(held for name, held in found["megabytes"].items() if "reading alone" not in name) < 500
     assert found["identical"]
+
+
+def test_shards_that_take_little_memory_are_read_once(tmp_path, monkeypatch):
+    labels = default_rng(3).integers(0, 3, (4, 90))
+    for i in range(3):
+        some = slice(30 * i, 30 * i + 30)
+        verax.write(
+            Reports.of(labels[:, some], tasks=[f"t{n}" for n in range(90)][some]), tmp_path / f"{i}.csv", wide=True
+        )
+    found, read = find(tmp_path / "*.csv"), []
+
+    def seen(shard):
+        read.append(shard.name)
+        return blocks(shard)
+
+    monkeypatch.setattr(tally, "blocks", seen)
+    for room, times in ((2**25, [1, 1, 1]), (30 * 104 * 2, [1, 1, 2]), (0, [2, 2, 2])):
+        read.clear()
+        monkeypatch.setattr(tally, "_KEPT_BYTES", room + 500)
+        scores = score_shards(found)
+        assert sorted(read.count(shard.name) for shard in found) == times
+        alike(scores, verax.score(verax.read(*sorted(tmp_path.glob("*.csv")))))

@@ -231,9 +231,12 @@ def each_of(
     >>> [*each_of(len, ["a", "bb"], None)]
     [1, 2]
     """
-    if executor is None:
-        yield from map(work, items)
-        return
+    return map(work, items) if executor is None else _each_sent(work, items, executor, also)
+
+
+def _each_sent(
+    work: Callable[[Any], Any], items: Sequence[Any], executor: Executor, also: type[VeraxError]
+) -> Iterator[Any]:
     packed = pickle.dumps(work)
     size = -(-len(items) // max(1, min(len(items), _SHIPPED // len(packed))))
     waiting: deque[_Asked] = deque()

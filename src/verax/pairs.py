@@ -257,8 +257,8 @@ def evaluated(rule: Rule, joint: Joint) -> Estimate:
 def all_pairs(side: Side, plan: Plan) -> list[Part | None] | None:
     """Every agent against every other from counts that are never kept; None where they must be."""
     sign = plan.sign if plan.matrix is None else plan.matrix.astype(np.int64) if plan.binary_matrix else None
-    able = plan.rule.counts_only and not side.signal and plan.draws is None and plan.over in ("mean", "median")
-    if sign is None or not able or side.references is not None:
+    counted = plan.rule.counts_only and side.signal.kind is None and plan.mechanism.draws is None
+    if sign is None or not counted or plan.over not in ("mean", "median") or side.references is not None:
         return None
     labels, classes = side.reports.labels, len(side.reports.classes)
     half = halves(side.reports.tasks) if plan.sign == "split" else None

@@ -6,6 +6,7 @@ Planned against the shape of some reports it becomes a Plan: every choice is mad
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -62,10 +63,17 @@ class Mechanism(Document):
             if given is not None and not isinstance(given, kind):
                 raise OptionError(f"{name} is {given!r}; give text")
         matrix = None if sign is None or isinstance(sign, str) else np.asarray(sign)
-        return cls(
+        made = cls(
             chosen.name, against, over, sign if matrix is None else "matrix", False, chosen.floor,  # type: ignore[arg-type]
             matrix, seed, draws,
         )  # fmt: skip
+        vars(made)["meant"] = chosen
+        return made
+
+    @cached_property
+    def meant(self) -> Rule:
+        """The rule of that name and floor."""
+        return resolve(self.rule, self.floor)
 
     def plan(
         self,
@@ -76,7 +84,7 @@ class Mechanism(Document):
         rng: np.random.Generator | None = None,
     ) -> Plan:
         """Every choice made for reports of this shape; `truth_given`: labels came with the wish to use them."""
-        rule = resolve(self.rule, self.floor)
+        rule = self.meant
         against = self._against(shape, truth_given)
         _check_rule(rule, shape, against)
         over = self._over(rule, against)
@@ -177,58 +185,34 @@ class Plan:
     matrix: npt.NDArray[np.generic] | None  # S, where it is not learned
     rng: np.random.Generator | None = None
     engine: Engine = field(default_factory=Engine)
+    against: str = field(init=False)  # truth, peers or hybrid
+    over: str | None = field(init=False)
+    sign: str | None = field(init=False)
+    by_truth: bool = field(init=False)  # whether some tasks are scored against truth
+    by_peers: bool = field(init=False)
+    binary_matrix: bool = field(init=False)  # S is given, of 0 and 1: scores are integers to the last division
+    equal_labels: bool = field(init=False)  # S is the identity
+    pools_peers: bool = field(init=False)  # a mean over peers with a fixed S, which needs no pairs
 
-    @property
-    def against(self) -> str:
-        """Truth, peers or hybrid."""
-        return self.mechanism.against or "peers"
-
-    @property
-    def over(self) -> str | None:
-        """How peers are put together."""
-        return self.mechanism.over
-
-    @property
-    def sign(self) -> str | None:
-        """Where S comes from."""
-        return self.mechanism.sign
-
-    @property
-    def seed(self) -> str | None:
-        """What draws one peer."""
-        return self.mechanism.seed
-
-    @property
-    def draws(self) -> int | None:
-        """Random pairings a task, where the score is sampled."""
-        return self.mechanism.draws
-
-    @property
-    def by_truth(self) -> bool:
-        """Whether some tasks are scored against truth."""
-        return self.against != "peers"
-
-    @property
-    def by_peers(self) -> bool:
-        """Whether some tasks are scored against peers."""
-        return self.against != "truth" and not self.rule.truth_only
-
-    @property
-    def binary_matrix(self) -> bool:
-        """Whether S is given and holds only 0 and 1, so that scores are integers to the last division."""
-        return self.matrix is not None and bool(np.isin(self.matrix, (0, 1)).all())
-
-    @property
-    def pools_peers(self) -> bool:
-        """Whether it is a mean over peers with a fixed S, which needs no pairs."""
-        if self.over != "mean" or self.draws is not None or not self.rule.linear:
-            return False
-        return self.matrix is not None or not self.rule.counts_only
+    def __post_init__(self) -> None:
+        mechanism, rule, matrix = self.mechanism, self.rule, self.matrix
+        against = mechanism.against or "peers"
+        fixed = matrix is not None or not rule.counts_only
+        vars(self).update(
+            against=against,
+            over=mechanism.over,
+            sign=mechanism.sign,
+            by_truth=against != "peers",
+            by_peers=against != "truth" and not rule.truth_only,
+            binary_matrix=matrix is not None and bool(np.isin(matrix, (0, 1)).all()),
+            equal_labels=matrix is not None and np.array_equal(matrix, np.eye(len(matrix))),
+            pools_peers=fixed and mechanism.over == "mean" and mechanism.draws is None and rule.linear,
+        )
 
     def check_draws(self, shape: Shape) -> None:
         """Refuse what Algorithm 1 as printed does not say."""
         able = self.rule.linear and self.sign != "split" and shape.public is None
-        if not able or self.rng is None or (self.draws or 0) < 1:
+        if not able or self.rng is None or (self.mechanism.draws or 0) < 1:
             raise OptionError(
                 "draws runs Algorithm 1 as printed: give draws of at least 1 and rng=, "
                 f"a rule of {names_of(lambda r: r.linear)} (not a split sign), and no public signal"

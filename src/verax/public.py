@@ -38,7 +38,7 @@ class Public:
         (3, 1)
         """
         if signal is None or isinstance(signal, Public):
-            public = signal or cls(tasks)
+            public = cls(tasks) if signal is None else signal
         else:
             public = cls._of_array(np.asarray(signal), tasks)
         if public.tasks != tasks:
@@ -65,10 +65,7 @@ class Public:
             )
         return cls(len(features), features=features)
 
-    def __bool__(self) -> bool:
-        return self.kind is not None
-
-    @property
+    @cached_property
     def kind(self) -> str | None:
         """Strata, features, or None where there is no signal."""
         return "strata" if self.strata is not None else None if self.features is None else "features"
@@ -131,3 +128,9 @@ class Public:
         for _ in range(2):  # the second pass takes out what rounding left of the first
             shifted = shifted - self._basis @ (self._basis.T @ shifted)
         return np.asarray(shifted)
+
+    def residuals(self, tables: Floats) -> Floats:
+        """The residuals of tables (I, N, L), all of their columns in one product."""
+        agents, tasks, classes = tables.shape
+        side_by_side = tables.transpose(1, 0, 2).reshape(tasks, agents * classes)
+        return self.residual(side_by_side).reshape(tasks, agents, classes).transpose(1, 0, 2)

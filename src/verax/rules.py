@@ -12,7 +12,7 @@ import math
 import os
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import count
 
 import numpy as np
@@ -163,6 +163,7 @@ class Rule:
     best_row: str | None = None
     population: str | None = None
     own: bool = False
+    counts_only: bool = field(init=False, repr=False)  # <S, delta> on labels, so that counts suffice
 
     def __post_init__(self) -> None:
         if self.function is None and not self.linear and self.population is None:
@@ -173,6 +174,7 @@ class Rule:
             object.__setattr__(self, "separable", True)
         if self.in_logs and self.floor is None:
             object.__setattr__(self, "floor", FLOOR)
+        object.__setattr__(self, "counts_only", self.linear and not self.needs_rows)
 
     def __call__(self, joint: Joint, matrix: npt.ArrayLike | None = None) -> Estimate | float:
         """What the pair scores; a linear rule's S is the identity unless it is given."""
@@ -191,11 +193,6 @@ class Rule:
     def takes_public(self, kind: str) -> bool:
         """Whether a public signal of this kind can be taken out."""
         return kind in self.takes
-
-    @property
-    def counts_only(self) -> bool:
-        """Whether it is <S, delta> on labels, so that counts suffice."""
-        return self.linear and not self.needs_rows
 
     @property
     def bounds(self) -> tuple[float, float] | None:

@@ -159,11 +159,6 @@ class Prepared:
     signal: Public
     plan: Plan
 
-    @property
-    def against(self) -> str:
-        """Truth, peers or hybrid."""
-        return self.plan.against
-
     @functools.cached_property
     def sides(self) -> tuple[Side | None, Side | None]:
         """The tasks that truth scores, and those that peers do."""
@@ -190,7 +185,8 @@ def prepare(
         reports = reports.with_public(public)
     reports.scorable()
     signal = Public.of(reports.public, len(reports.tasks))
-    shape = replace(reports.shape, public=signal.kind)
+    kind = signal.kind
+    shape = replace(reports.shape, public=kind)
     plan = (mechanism or Mechanism()).plan(shape, truth_given=truth is not None, engine=counted, rng=rng)
     if truth is None and not plan.by_truth:
         reports = replace(reports, truth=None)  # labels that came along unasked are not looked at
@@ -228,9 +224,10 @@ def finished(
         said.append(f"no score for {some(lost)}: fewer than 2 tasks shared with a reference")
     if plan.sign == "plugin":
         said.append("sign plugin is learned on the tasks it scores, which pays noise: study it, never pay by it")
-    if plan.draws is not None:
+    if plan.mechanism.draws is not None:
         said.append(
-            f"scores are sampled with {plan.draws} pairing(s) a task, not exact: compare them, never pay by them"
+            f"scores are sampled with {plan.mechanism.draws} pairing(s) a task, not exact: "
+            "compare them, never pay by them"
         )
     scores = tuple(
         Score(agent, None, None, 0, 0)

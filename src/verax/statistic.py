@@ -70,8 +70,8 @@ def sides_of(reports: Reports, signal: Public, by_truth: bool, by_peers: bool) -
         assert chosen.truth is not None
         truth = Side(chosen, signal.take(known), chosen.truth[None])
     if by_peers:
-        rest = reports.take(~known) if known.any() else reports
-        peers = Side(rest, signal.take(~known), None)
+        some = known.any()
+        peers = Side(reports.take(~known) if some else reports, signal.take(~known) if some else signal, None)
     return truth, peers
 
 

@@ -63,8 +63,8 @@ class Together(Statistic):
         assert matrix is not None
         own, cells = np.zeros(len(labels), dtype=np.int64), None
         if plan.binary_matrix:
-            weight = kernels.times(said, matrix.T.astype(np.int64))
-            own = kernels.weighed(labels, np.asarray(weight, dtype=np.int64), plan.engine)
+            weight = said if plan.equal_labels else said @ matrix.T.astype(np.int64)
+            own = kernels.weighed(labels, weight, plan.engine)
         else:
             columns = said.T.astype(np.float64)
             cells = np.array([[np.bincount(row, each, size) for each in columns] for row in labels])
@@ -91,7 +91,7 @@ class Together(Statistic):
         if self.cells is None:
             whole = matrix.astype(np.int64)
             own = self.own - self.held @ np.diagonal(whole) if self.same else self.own
-            return _excess_of_sums(n, own, self.held, self.rest, whole)
+            return _excess_of_sums(n, own, self.held if plan.equal_labels else self.held @ whole, self.rest)
         s, each = matrix.astype(np.float64), zip(self.cells, self.held, self.rest, strict=True)
         return np.array([_excess_of_cells(n, c - np.diag(a) if self.same else c, a, r, s) for c, a, r in each])
 
@@ -108,7 +108,7 @@ class Together(Statistic):
             return None
         share, shift = kernels.centre(self.tasks, self.held, self.rest, plan.matrix, self.same)
         mean = (self.excess(plan) / self.tasks).astype(np.float64) / self.tasks
-        return Spread(share, shift, mean, plan.matrix, plan.engine, self.said)
+        return Spread(share, shift, mean, plan, self.said)
 
 
 @dataclass(frozen=True)
@@ -118,29 +118,30 @@ class Spread(Look):
     share: Floats
     shift: Floats
     mean: Floats
-    matrix: npt.NDArray[np.generic]
-    engine: Engine
+    plan: Plan
     said: Ints | None = None
 
     def terms(self, labels: Labels) -> tuple[Labels, Floats, Floats, Floats, Floats]:
         """What psi is made of on these tasks."""
-        said = kernels.tallies(labels, len(self.matrix), self.engine)[0] if self.said is None else self.said
+        matrix = self.plan.matrix
+        assert matrix is not None
+        said = kernels.tallies(labels, len(matrix), self.plan.engine)[0] if self.said is None else self.said
         counted = said.astype(np.float64)
-        weight = kernels.times(counted, self.matrix.astype(np.float64).T)
+        weight = counted if self.plan.equal_labels else counted @ matrix.astype(np.float64).T
         return labels, weight, counted, self.share, self.shift
 
     def squares(self, side: Side) -> Floats:
         labels = side.reports.labels
-        total, square = kernels.spread(*self.terms(labels), self.engine)
+        total, square = kernels.spread(*self.terms(labels), self.plan.engine)
         n = labels.shape[1]
         return np.asarray(square if self.said is not None else square + n * (total / n - self.mean) ** 2)
 
 
-def _excess_of_sums(n: int, own: Ints, held: Ints, rest: Ints, matrix: npt.NDArray[Any]) -> npt.NDArray[np.generic]:
-    """<S, n C - a b^T> for every agent, C and b summed over its peers: integers, of any size they need."""
-    if n * (n + int(rest.max(initial=0)) * len(matrix)) > _LARGEST:
-        own, held, rest = own.astype(object), held.astype(object), rest.astype(object)
-    return np.asarray(n * own - np.einsum("kl,kl->k", kernels.times(held, matrix), rest))
+def _excess_of_sums(n: int, own: Ints, paid: Ints, rest: Ints) -> npt.NDArray[np.generic]:
+    """n <S, C> - (a S) b for every agent, C and b summed over its peers: integers, of any size they need."""
+    if n * (n + int(rest.max(initial=0)) * rest.shape[1]) > _LARGEST:
+        own, paid, rest = own.astype(object), paid.astype(object), rest.astype(object)
+    return np.asarray(n * own - np.einsum("kl,kl->k", paid, rest))
 
 
 def _excess_of_cells(n: int, counts: Ints, held: Ints, rest: Ints, matrix: npt.NDArray[Any]) -> float:
@@ -168,7 +169,7 @@ def mean_over_peers(side: Side, plan: Plan) -> list[Part | None] | None:
     masks, group = _groups_of_gaps(labels)
     if len(masks) > groups_worth(len(labels)):
         return None
-    if len(masks) == 1 and masks[0].all() and plan.rule.counts_only and not side.signal and tasks > 1:
+    if len(masks) == 1 and masks[0].all() and plan.rule.counts_only and side.signal.kind is None and tasks > 1:
         whole = Together.of(side, plan, keep=True)
         look = whole.look(plan)
         return whole.parts(plan, np.empty(0, dtype=np.int64), None if look is None else look.squares(side))
@@ -312,17 +313,11 @@ class _Rows:
         """psi of some agents (I, N): what is public taken out of all their columns in one product."""
         labels = _on_common(self.reports.labels[chosen], self.common)
         own = self.identity[labels]
-        plain = self.plan.rule.counts_only and np.array_equal(self.plan.matrix, self.identity)  # type: ignore[arg-type]
-        said = self._residuals_of(own) if self.same or plain else None
-        mine = said if plain and said is not None else self._residuals_of(self._rows_of(chosen, labels))
+        plain = self.plan.rule.counts_only and self.plan.equal_labels
+        said = self.signal.residuals(own) if self.same or plain else None
+        mine = said if plain and said is not None else self.signal.residuals(self._rows_of(chosen, labels))
         theirs = self.rest if said is None or not self.same else self.rest - said
         return np.asarray((mine * theirs).sum(2))
-
-    def _residuals_of(self, tables: Floats) -> Floats:
-        """The residuals of tables (I, N, L)."""
-        agents, tasks, classes = tables.shape
-        side_by_side = tables.transpose(1, 0, 2).reshape(tasks, agents * classes)
-        return self.signal.residual(side_by_side).reshape(tasks, agents, classes).transpose(1, 0, 2)
 
     def _rows_of(self, chosen: Ints, labels: Labels) -> Floats:
         if self.plan.rule.counts_only:

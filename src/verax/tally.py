@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import suppress
-from copy import deepcopy
+from copy import copy, deepcopy
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib.util import find_spec
@@ -20,15 +20,19 @@ import numpy as np
 from verax.errors import InputError, OptionError, VeraxError
 from verax.executors import each_of
 from verax.kernels import Engine, Floats, Ints
-from verax.mechanisms.pairwise import no_sum, statistic
+from verax.moments import Moments
+from verax.pairs import Counts
 from verax.plan import Mechanism, Plan
 from verax.public import Public
 from verax.reports import Reports, Shape, class_order, narrow, some
 from verax.score import Scores, finished
 from verax.statistic import Look, Side, Statistic, combined, sides_of
 from verax.tables import Digests, Shard, Truth, blocks, digests, task_of
+from verax.tallies import Together
 
 NO_ERRORS = "the error of a mean over peers needs a second look at the reports: give them again for standard errors"
+_KEPT_BYTES = 2**25  # of shards that are not read again
+_TASK_BYTES = 100  # that a task's name takes, about
 _WORTH_COMPILING = 8.0  # seconds that NumPy would take for all shards
 
 Squares = tuple[Floats | None, Floats | None]
@@ -101,13 +105,21 @@ def _alike(one: Reports, other: Reports) -> bool:
     return same and (one.probabilities is None) == (other.probabilities is None)
 
 
-def _frame_of(reports: Reports) -> Reports:
-    """Who reports and with which classes: the same reports, of no task."""
-    agents, classes = len(reports.agents), len(reports.classes)
-    rows = None if reports.probabilities is None else np.zeros((agents, 0, classes))
-    return replace(
-        reports, labels=np.zeros((agents, 0), dtype=np.int8), tasks=(), probabilities=rows, truth=None, public=None
-    )
+def _statistic_of(side: Side, plan: Plan, *, pairs: bool) -> Statistic:
+    """The sums of a batch of tasks, of which others lie elsewhere; `pairs` where somebody may abstain."""
+    if plan.rule.needs_rows:
+        return Moments.of(side, plan, pairs=pairs)
+    return Together.of(side, plan) if side.references is None and not pairs else Counts.of(side, plan)
+
+
+def _why_no_sum(mechanism: Mechanism, *, rows: bool) -> str | None:
+    """Why scores are no sum over tasks, so that all of them must be at hand; None if they are one."""
+    rule = mechanism.meant
+    if rule.population is not None or (rule.needs_rows and not rule.linear):
+        return f"by rule {rule.name}"
+    if rule.own and rows and not rule.linear:
+        return "by a rule of your own that sees rows"
+    return "against one drawn peer" if mechanism.over == "one" else "with draws" if mechanism.draws else None
 
 
 class Tally:
@@ -133,22 +145,22 @@ class Tally:
     ) -> None:
         self.mechanism, self.engine = mechanism or Mechanism(), engine or Engine()
         self.truth = Truth.of(truth) if isinstance(truth, Mapping) else truth
-        size = 2 if self.mechanism.matrix is None or not self.mechanism.matrix.ndim else len(self.mechanism.matrix)
-        known = int(self.truth is not None or self._asks_truth)
-        first = self._planned(Shape(2, 0, size, True, known=known))
-        self.pairs = pairs or not first.pools_peers
+        self._asks_truth = self.mechanism.against in ("truth", "hybrid")
+        self._plans: dict[Shape, Plan] = {}
         self._held: _Held | None = None
-
-    @property
-    def _asks_truth(self) -> bool:
-        return self.mechanism.against in ("truth", "hybrid")
+        size = 2 if self.mechanism.matrix is None or not self.mechanism.matrix.ndim else len(self.mechanism.matrix)
+        first = Shape(2, 0, size, True, known=int(self.truth is not None or self._asks_truth))
+        self.pairs = pairs or not self._planned(first).pools_peers
 
     def _planned(self, shape: Shape) -> Plan:
         """The mechanism for reports of this shape, if it is a sum over tasks."""
-        wrong = no_sum(self.mechanism, rows=shape.rows and shape.tasks > 0)
-        if wrong is not None:
-            raise OptionError(f"reports cannot be scored shard by shard {wrong}; score the files whole")
-        return self.mechanism.plan(shape, truth_given=self.truth is not None, engine=self.engine)
+        if shape not in self._plans:
+            wrong = _why_no_sum(self.mechanism, rows=shape.rows and shape.tasks > 0)
+            if wrong is not None:
+                raise OptionError(f"reports cannot be scored shard by shard {wrong}; score the files whole")
+            given = self.truth is not None
+            self._plans[shape] = self.mechanism.plan(shape, truth_given=given, engine=self.engine)
+        return self._plans[shape]
 
     def update(self, reports: Reports, source: str = "the reports") -> Tally:
         """This tally with one more batch of tasks."""
@@ -179,45 +191,50 @@ class Tally:
         matrix = None if self.mechanism.matrix is None else self.mechanism.matrix.tolist()
         return self.mechanism, matrix, self.truth is None, self.pairs
 
+    def bare(self) -> Tally:
+        """A tally of the same kind, of nothing."""
+        found = copy(self)
+        found._held = None
+        return found
+
     def _tallied(self, reports: Reports, source: str) -> _Held:
         """The sums of one batch."""
         if reports.public is not None:
             raise OptionError(f"{source}: a public signal cannot be taken out shard by shard; score the files whole")
-        marks = digests(reports.tasks)
-        reports = _with_truth(reports, self.truth, self._asks_truth, marks)
         if self.mechanism.matrix is not None and not reports.classes_given:
             raise OptionError("a sign matrix over shards needs all classes beforehand; name them with classes=")
-        plan = self._planned(replace(reports.shape, agents=2, tasks=2, known=int(self._by_truth(reports))))
-        sides = self._sides_of(reports, plan)
+        marks = digests(reports.tasks)
+        reports, plan, sides = self._parted(reports, marks)
         if not self.pairs and sides[1] is not None and (sides[1].reports.labels < 0).any():
             raise Abstained("somebody left out a task: tally with pairs=True")
-        counted = [
+        truth, peers = (
             None if side is None or not side.reports.tasks or not reports.agents
-            else statistic(side, plan, pairs=self.pairs)
+            else _statistic_of(side, plan, pairs=self.pairs)
             for side in sides
-        ]  # fmt: skip
+        )  # fmt: skip
+        seen = (reports, *(None if side is None else side.reports for side in sides))
         nobody = np.zeros(len(reports.agents), dtype=np.int64)
         return _Held(
-            frame=_frame_of(reports),
+            frame=replace(reports.take(np.zeros(len(marks), dtype=bool)), truth=None, public=None),
             first=reports.tasks[0] if reports.tasks else "",
             tasks=len(reports.tasks),
             known=0 if reports.truth is None else int((reports.truth >= 0).sum()),
             by_peers=0 if sides[1] is None else len(sides[1].reports.tasks),
-            answered=np.stack(
-                [(reports.labels >= 0).sum(1), *(nobody if side is None else side.answered for side in sides)]
-            ),
+            answered=np.stack([nobody if some is None else (some.labels >= 0).sum(1) for some in seen]),
             sources=[(source, marks)],
-            sums=(counted[0], counted[1]),
+            sums=(truth, peers),
         )
 
-    def _by_truth(self, reports: Reports) -> bool:
-        return (self.truth is not None or self._asks_truth) and reports.truth is not None
-
-    def _sides_of(self, reports: Reports, plan: Plan) -> tuple[Side | None, Side | None]:
-        """Where this batch belongs, before it is known what the truth covers elsewhere."""
-        by_truth = reports.truth is not None and self.mechanism.against != "peers"
-        by_peers = self.mechanism.against != "truth" and not plan.rule.truth_only
-        return sides_of(reports, Public(len(reports.tasks)), by_truth, by_peers)
+    def _parted(
+        self, reports: Reports, marks: Digests | None = None
+    ) -> tuple[Reports, Plan, tuple[Side | None, Side | None]]:
+        """A batch with its truth, how it is counted, and its tasks where they belong, whatever is known elsewhere."""
+        reports = _with_truth(reports, self.truth, self._asks_truth, marks)
+        known = reports.truth is not None
+        plan = self._planned(Shape(2, 2, len(reports.classes), reports.probabilities is not None, known=int(known)))
+        by_truth, by_peers = known and self.mechanism.against != "peers", self.mechanism.against != "truth"
+        sides = sides_of(reports, Public(len(reports.tasks)), by_truth, by_peers and not plan.rule.truth_only)
+        return reports, plan, sides
 
     def _ready(self) -> tuple[_Held, Plan]:
         """The mechanism, planned for all that was tallied."""
@@ -307,19 +324,16 @@ class Second:
 
     def squares(self, reports: Reports) -> Squares:
         """Sums over the tasks of one batch."""
-        tally = self.tally
-        reports = _with_truth(_aligned(reports, self.frame), tally.truth, tally._asks_truth)
-        plan = tally._planned(replace(reports.shape, agents=2, tasks=2, known=int(tally._by_truth(reports))))
+        _, _, sides = self.tally._parted(_aligned(reports, self.frame))
         truth, peers = (
             None if look is None or side is None or not side.reports.tasks else look.squares(side)
-            for look, side in zip((self.truth_look, self.peers_look), tally._sides_of(reports, plan), strict=True)
+            for look, side in zip((self.truth_look, self.peers_look), sides, strict=True)
         )
         return truth, peers
 
     def __getstate__(self) -> dict[str, object]:
         """What is sent to whoever looks: not the sums themselves."""
-        tally = Tally(self.tally.mechanism, self.tally.truth, pairs=self.tally.pairs, engine=self.tally.engine)
-        return {**vars(self), "tally": tally}
+        return {**vars(self), "tally": self.tally.bare()}
 
 
 def _aligned(reports: Reports, frame: Reports) -> Reports:
@@ -373,13 +387,14 @@ def score_shards(
     if not shards:
         raise InputError("no shards to score; name at least one file")
     told = progress or (lambda done, total: None)
+    kept = _AtHand() if executor is None else None
     before = _stamps_of(shards)
-    first = Tally(mechanism, truth, engine=engine)
+    tally = Tally(mechanism, truth, engine=engine)
     try:
-        tally = _tallied_shards(first, shards, executor, told)
+        _tally_shards(tally, shards, executor, kept, told)
     except Abstained:
-        again = Tally(mechanism, first.truth, pairs=True, engine=engine)
-        tally = _tallied_shards(again, shards, executor, told)
+        tally = Tally(mechanism, tally.truth, pairs=True, engine=engine)
+        _tally_shards(tally, shards, executor, kept, told)
     by_name = {shard.name: shard for shard in shards}
     tally.check_tasks(lambda source, digest: task_of(by_name[source], digest))
     second = tally.second()
@@ -387,13 +402,36 @@ def score_shards(
         told(2 * len(shards), 2 * len(shards))
         return tally.scored()
     total: Squares = None, None
-    for done, found in enumerate(each_of(partial(_squares_of, second), shards, executor, also=Abstained), start=1):
+    work = partial(_squares_of, second, kept)
+    for done, found in enumerate(each_of(work, shards, executor, also=Abstained), start=1):
         total = added([total, found])
         told(len(shards) + done, 2 * len(shards))
     for path, stamp in _stamps_of(shards).items():
         if stamp != before.get(path):
             raise InputError(f"{path}: it changed between two looks at it; let nobody write to it and start again")
     return tally.scored(total)
+
+
+class _AtHand:
+    """Shards as they are read here; the first, as many as take little memory, stay for the second look."""
+
+    def __init__(self) -> None:
+        self.room = _KEPT_BYTES
+        self.kept: dict[str, list[Reports]] = {}
+
+    def blocks(self, shard: Shard) -> Iterator[Reports]:
+        """A shard's reports, from memory or read."""
+        if shard.name in self.kept:
+            yield from self.kept[shard.name]
+            return
+        found, room = list[Reports](), self.room
+        for block in blocks(shard):
+            room -= block.labels.nbytes + _TASK_BYTES * len(block.tasks)
+            room -= 0 if block.probabilities is None else block.probabilities.nbytes
+            found = [*found, block] if room >= 0 else []
+            yield block
+        if room >= 0:
+            self.kept[shard.name], self.room = found, room
 
 
 def _stamps_of(shards: Sequence[Shard]) -> dict[str, object]:
@@ -405,16 +443,16 @@ def _stamps_of(shards: Sequence[Shard]) -> dict[str, object]:
     return found
 
 
-def _tallied_shards(
-    tally: Tally, shards: Sequence[Shard], executor: Executor | None, told: Callable[[int, int], object]
-) -> Tally:
+def _tally_shards(
+    tally: Tally, shards: Sequence[Shard], executor: Executor | None, kept: _AtHand | None,
+    told: Callable[[int, int], object],
+) -> None:  # fmt: skip
     tally.engine = _engine_for(tally, shards, executor)
-    work = partial(_held_of, tally.mechanism, tally.truth, tally.pairs, tally.engine)
     told(0, 2 * len(shards))
+    work = partial(_held_of, tally.bare(), kept)
     for done, found in enumerate(each_of(work, shards, executor, also=Abstained), start=1):
         tally.merge(found)
         told(done, 2 * len(shards))
-    return tally
 
 
 def _engine_for(tally: Tally, shards: Sequence[Shard], executor: Executor | None) -> Engine:
@@ -429,17 +467,20 @@ def _engine_for(tally: Tally, shards: Sequence[Shard], executor: Executor | None
     return engine if executor is None else replace(engine, threads=1)
 
 
-def _held_of(mechanism: Mechanism, truth: Truth | None, pairs: bool, engine: Engine, shard: Shard) -> _Held:
+def _held_of(tally: Tally, kept: _AtHand | None, shard: Shard) -> _Held:
     """A shard's sums."""
-    tally = Tally(mechanism, truth, pairs=pairs, engine=engine)
-    for block in blocks(shard):
-        tally.update(block, shard.name)
-    assert tally._held is not None
-    held = tally._held
+    held: _Held | None = None
+    for block in blocks(shard) if kept is None else kept.blocks(shard):
+        more = tally._tallied(block, shard.name)
+        if held is None:
+            held = more
+        else:
+            held.merge(more)
+    assert held is not None
     held.sources = [(shard.name, np.concatenate([marks for _, marks in held.sources]))]
     return held
 
 
-def _squares_of(second: Second, shard: Shard) -> Squares:
+def _squares_of(second: Second, kept: _AtHand | None, shard: Shard) -> Squares:
     """A shard's squares."""
-    return added(second.squares(block) for block in blocks(shard))
+    return added(second.squares(block) for block in (blocks(shard) if kept is None else kept.blocks(shard)))

@@ -18,6 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import repeat
 from typing import Any
 
 import numpy as np
@@ -27,9 +28,9 @@ from verax.audit.certificate import VERDICTS, Certificate, Certificates, quantil
 from verax.audit.confidence import overconfident
 from verax.audit.copies import copies
 from verax.audit.evidence import accuracy, enough, error_rates, informative
-from verax.audit.replies import Deltas, categorical, flipping_fraction, gamma_star, robust, truthful
+from verax.audit.replies import Deltas, Gains, categorical, flipping_fraction, gamma_star, robust, truthful
 from verax.audit.search import searched
-from verax.audit.worth import worth
+from verax.audit.worth import worth, worths
 from verax.errors import InputError, OptionError
 from verax.kernels import Floats, engine
 from verax.plan import Mechanism
@@ -88,57 +89,61 @@ def examine(
         raise OptionError(f"the confidence is {confidence:g}; give a number from 0.5 to below 1, such as 0.95")
     if not (0 <= colluders < 1 and wanted > 0):
         raise OptionError("give a colluding fraction from 0 to below 1, and a wanted standard error above 0")
-    scores = scored(ready)
-    found: list[Certificate] = []
-    influence: dict[str, Floats] = {}
-    for i, s in enumerate(scores.scores):
-        found += _about_agent(ready, i, confidence, colluders, influence)
-        rates = None
-        if ready.reports.truth is not None and len(ready.reports.classes) == 2:
-            rates = error_rates(ready.reports.labels[i], ready.reports.truth)
-        found.append(informative(s, confidence, rates))
-    found.append(_accuracy_of(ready, scores, confidence))
-    if not ready.plan.rule.needs_rows:
-        why = f"rule {ready.plan.rule.name} does not look at probabilities"
+    scores, reports, rule = scored(ready), ready.reports, ready.plan.rule
+    agents = range(len(reports.agents))
+    found, influence = _about_replies(ready, confidence, colluders)
+    if rule.needs_rows:
+        found += [overconfident(ready, i, confidence) for i in agents]
+    else:
+        why = f"rule {rule.name} does not look at probabilities"
         found.append(Certificate("OVERCONFIDENT", None, "not-applicable", None, None, None, why))
-    found += copies(ready.reports, confidence)
+    truth = reports.truth if len(reports.classes) == 2 else None
+    rates = [None if truth is None else error_rates(labels, truth) for labels in reports.labels]
+    found += [informative(s, confidence, r) for s, r in zip(scores.scores, rates, strict=True)]
+    found.append(_accuracy_of(ready, scores, confidence))
+    found += copies(reports, confidence)
     found += enough(scores, influence, confidence, wanted)
     return scores, Certificates(sorted(found, key=lambda c: CODES.index(c.code)))
 
 
-def _about_agent(
-    ready: Prepared, i: int, confidence: float, colluders: float, influence: dict[str, Floats]
-) -> list[Certificate]:
-    """What the worth of labels says about one agent; keeps its influence for ENOUGH."""
-    reports, rule = ready.reports, ready.plan.rule
-    agent, classes = reports.agents[i], reports.classes
-    by_label = worth(ready, i, labels=True)
-    if by_label is None:
-        return [
-            Certificate(code, agent, "not-applicable", None, None, None, "no reference to score against")
-            for code in ("TRUTHFUL", "CATEGORICAL", "ROBUST")
-        ]
-    deltas = Deltas.of(by_label)
-    found = [categorical(agent, deltas, classes, confidence)]
-    if rule.needs_rows:
-        found.append(overconfident(ready, i, confidence))
-    if not rule.separable:
-        found.append(_best_reply(ready, i, confidence))
+def _about_replies(ready: Prepared, confidence: float, colluders: float) -> tuple[list[Certificate], dict[str, Floats]]:
+    """What the worth of labels says about every agent, and what each task adds to its score, for ENOUGH."""
+    agents, classes, rule = ready.reports.agents, ready.reports.classes, ready.plan.rule
+    deltas, gains, influence = _sums_of_worth(ready)
+    found = [
+        Certificate(code, agent, "not-applicable", None, None, None, "no reference to score against")
+        for code in ("TRUTHFUL", "CATEGORICAL", "ROBUST")
+        for agent in agents
+        if agent not in deltas
+    ]
+    found += [categorical(agent, d, classes, confidence) for agent, d in deltas.items()]
+    if rule.separable:
+        found += [truthful(agent, g, classes, confidence) for agent, g in gains.items()]
     else:
-        paid = by_label if _as_labels(ready) else worth(ready, i)
-        assert paid is not None
-        found.append(truthful(agent, paid, classes, confidence))
-        influence[agent] = np.zeros(len(reports.tasks))
-        influence[agent][paid.tasks] = paid.influence
-    found.append(_robust_of(ready, i, deltas, confidence, colluders))
-    return found
+        found += [_best_reply(ready, i, confidence) for i, agent in enumerate(agents) if agent in deltas]
+    why = _why_not_robust(ready)
+    if why is not None:
+        return found + [Certificate("ROBUST", a, "not-applicable", None, None, None, why) for a in deltas], influence
+    bounds = _binary_bounds(ready, confidence) if len(classes) == 2 else [None] * len(agents)
+    j = dict(zip(agents, bounds, strict=True))
+    return found + [robust(a, d, classes, confidence, colluders, j[a]) for a, d in deltas.items()], influence
 
 
-def _as_labels(ready: Prepared) -> bool:
-    """Whether what is paid for is agreement on equal labels, whose worth is known already."""
-    plan = ready.plan
-    equal = plan.matrix is not None and np.array_equal(plan.matrix, np.eye(len(plan.matrix)))
-    return plan.rule.counts_only and equal
+def _sums_of_worth(ready: Prepared) -> tuple[dict[str, Deltas], dict[str, Gains], dict[str, Floats]]:
+    """What equal labels are worth together, what another reply would gain, and the influence of tasks, by agent."""
+    agents, separable = ready.reports.agents, ready.plan.rule.separable
+    deltas, gains, influence = dict[str, Deltas](), dict[str, Gains](), dict[str, Floats]()
+    known = ready.plan.rule.counts_only and ready.plan.equal_labels  # what is paid is what equal labels are worth
+    paid = worths(ready) if separable and not known else repeat(None)
+    for agent, by_label, apart in zip(agents, worths(ready, labels=True), paid, strict=False):
+        if by_label is None:
+            continue
+        deltas[agent] = Deltas(*by_label.deltas())
+        if separable:
+            each = apart or by_label
+            gains[agent], influence[agent] = Gains(*each.gains()), np.zeros(len(ready.reports.tasks))
+            influence[agent][each.tasks] = each.influence
+    return deltas, gains, influence
 
 
 def _best_reply(ready: Prepared, i: int, confidence: float) -> Certificate:
@@ -153,48 +158,61 @@ def _best_reply(ready: Prepared, i: int, confidence: float) -> Certificate:
     return Certificate("TRUTHFUL", agent, "not-applicable", None, None, None, why)
 
 
-def _robust_of(ready: Prepared, i: int, deltas: Deltas, confidence: float, colluders: float) -> Certificate:
-    agent, plan = ready.reports.agents[i], ready.plan
-    if ready.against == "truth":
-        why = "references are the truth, which does not collude"
-    elif plan.rule.learns_sign and plan.sign not in ("identity", "matrix"):
-        why = f"a learned sign follows what the references say, colluders too: use rule {DEFAULT}, or give the sign"
-    elif not plan.rule.linear and plan.rule.best_row is None:
-        why = f"what colluders turn under {plan.rule.name} has no closed form: it is not linear in the references"
-    else:
-        j = _binary_j(ready, i, confidence) if len(ready.reports.classes) == 2 else None
-        return robust(agent, deltas, ready.reports.classes, confidence, colluders, j)
-    return Certificate("ROBUST", agent, "not-applicable", None, None, None, why)
+def _why_not_robust(ready: Prepared) -> str | None:
+    """Why nothing can be said of colluders under this mechanism; None if something can."""
+    plan = ready.plan
+    if plan.against == "truth":
+        return "references are the truth, which does not collude"
+    if plan.rule.learns_sign and plan.sign not in ("identity", "matrix"):
+        return f"a learned sign follows what the references say, colluders too: use rule {DEFAULT}, or give the sign"
+    if not plan.rule.linear and plan.rule.best_row is None:
+        return f"what colluders turn under {plan.rule.name} has no closed form: it is not linear in the references"
+    return None
 
 
-def _binary_j(ready: Prepared, i: int, confidence: float) -> float | None:
-    """A lower bound of the references' mean J = 1 - alpha - beta, for two labels.
+def _binary_bounds(ready: Prepared, confidence: float) -> list[float | None]:
+    """For each agent a lower bound of its references' mean J = 1 - alpha - beta, for two labels.
 
     With truth from their error rates. Without: the mean score of the others among themselves is at
     most J^2 / 2, whatever the prior (Maclaurin), so J is at least the root of twice that score.
     """
-    reports, z = ready.reports, quantile(confidence)
-    others = [j for j in range(len(reports.agents)) if j != i]
-    if reports.truth is not None:
-        rates = [r for j in others if (r := error_rates(reports.labels[j], reports.truth)) is not None]
+    reports, z, every = ready.reports, quantile(confidence), range(len(ready.reports.agents))
+    known = [] if reports.truth is None else [error_rates(labels, reports.truth) for labels in reports.labels]
+    found: list[float | None] = []
+    for i in every:
+        rates = [r for j, r in enumerate(known) if j != i and r is not None]
         if rates:
             error = math.sqrt(sum(e**2 for _, e in rates)) / len(rates)
-            return 1 - sum(r for r, _ in rates) / len(rates) - z * error
-    if len(others) < 2:
-        return None
-    among = replace(reports, labels=reports.labels[others], agents=tuple(reports.agents[j] for j in others),
+            found.append(1 - sum(r for r, _ in rates) / len(rates) - z * error)
+        else:
+            among = _scores_without(ready, i) if len(every) > 2 else []
+            low = sum(value for value, _ in among) / max(len(among), 1) - z * max((e for _, e in among), default=0.0)
+            found.append(math.sqrt(2 * max(low, 0.0)) if among else None)
+    return found
+
+
+def _scores_without(ready: Prepared, i: int) -> list[tuple[float, float]]:
+    """What the others score among themselves on two labels, and the errors."""
+    reports, agents, tasks = ready.reports, len(ready.reports.agents) - 1, len(ready.reports.tasks)
+    if ready.signal.kind is None and reports.labels.min(initial=0) >= 0:
+        psi = np.delete(reports.labels, i, axis=0).astype(np.float64)  # twice the product of two labels' deviations
+        psi -= psi.mean(1, keepdims=True)
+        psi *= 2 * (psi.sum(0) - psi)
+        value, error = psi.sum(1) / ((tasks - 1) * (agents - 1)), psi.std(1) / (math.sqrt(tasks) * (agents - 1))
+        return [*zip(value.tolist(), error.tolist(), strict=True)]
+    kept = np.arange(agents + 1) != i
+    among = replace(reports, labels=reports.labels[kept], agents=tuple(np.array(reports.agents, dtype=object)[kept]),
                     probabilities=None, truth=None)  # fmt: skip
     try:
-        found = [s for s in score(among).scores if s.score is not None and s.stderr is not None]
+        found = score(among).scores
     except InputError:
-        return None
-    low = sum((s.score or 0.0) for s in found) / len(found) - z * max((s.stderr or 0.0) for s in found)
-    return math.sqrt(2 * max(low, 0.0))
+        return []
+    return [(s.score, s.stderr) for s in found if s.score is not None and s.stderr is not None]
 
 
 def _accuracy_of(ready: Prepared, scores: Scores, confidence: float) -> Certificate:
     reports, beyond = ready.reports, None
-    if reports.truth is not None and ready.against != "truth" and (reports.truth >= 0).sum() >= 2:
+    if reports.truth is not None and ready.plan.against != "truth" and (reports.truth >= 0).sum() >= 2:
         known = reports.truth >= 0
         labelled = reports.take(known)
         try:
@@ -206,7 +224,7 @@ def _accuracy_of(ready: Prepared, scores: Scores, confidence: float) -> Certific
 
 def mean_delta(ready: Prepared) -> Floats:
     """delta, averaged over all agents beside their references: which labels go together. (L, L)"""
-    found = [w for i in range(len(ready.reports.agents)) if (w := worth(ready, i, labels=True)) is not None]
+    found = [w for w in worths(ready, labels=True) if w is not None]
     return np.asarray(np.mean([np.eye(w.value.shape[1])[w.held].T @ w.value for w in found], axis=0))
 
 

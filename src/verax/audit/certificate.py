@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass
 from statistics import NormalDist
@@ -30,7 +31,8 @@ class Certificate(wire.Document):
     deviation: dict[str, str] | None
     why: str
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
+        """Refuse what is no verdict."""
         if self.verdict not in VERDICTS:
             raise InputError(f"a verdict is {self.verdict!r}; give one of {', '.join(VERDICTS)}")
 
@@ -44,6 +46,11 @@ class Audit(wire.Document, format=wire.AUDIT):
     """
 
     certificates: tuple[Certificate, ...]
+
+    def check(self) -> None:
+        """Refuse what is no verdict."""
+        for certificate in self.certificates:
+            certificate.check()
 
 
 class Certificates(list[Certificate]):
@@ -79,6 +86,7 @@ class Certificates(list[Certificate]):
         return to_frame({**columns, "low": low, "high": high})
 
 
+@functools.cache
 def quantile(confidence: float, comparisons: int = 1) -> float:
     """How many standard errors hold `comparisons` two-sided intervals together (Bonferroni).
 

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 
 from verax.audit.certificate import Certificate, quantile, tasks_needed
+from verax.audit.search import rescored
 from verax.audit.worth import Worth, worth
 from verax.kernels import Floats
-from verax.mechanisms.pairwise import beside
 from verax.pairs import jackknifed
+from verax.reports import Reports
 from verax.rules import FLOOR
 from verax.score import Prepared
-from verax.statistic import Part, combined, groups
+from verax.statistic import groups
 
 TEMPERATURES = 2.0 ** (np.arange(-20, 13) / 4)  # 1/32 to 8, in steps of a quarter of an octave
 _HONEST = 20
@@ -128,12 +129,10 @@ class _Scored:
 
 
 def _score_of_rows(ready: Prepared, i: int, temperature: float) -> float:
-    parts: list[Part | None] = []
-    for side in ready.sides:
-        if side is None or side.reports.probabilities is None or len(side.reports.tasks) < 2:
-            parts.append(None)
-        else:
-            rows = tempered(side.reports.probabilities[i], temperature)
-            parts.append(beside(side, ready.plan, i, rows, errors=False))
-    found = combined(ready.plan, ["it"], [parts[0]], [parts[1]])[0][0]
-    return math.nan if found is None else found.score
+    def with_tempered_rows(reports: Reports) -> Reports:
+        assert reports.probabilities is not None
+        rows = reports.probabilities.copy()
+        rows[i] = tempered(rows[i], temperature)
+        return replace(reports, probabilities=rows)
+
+    return rescored(ready, i, with_tempered_rows)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from verax.audit.certificate import Certificate, Interval, quantile, tasks_needed
-from verax.audit.worth import Mask, Worth
+from verax.audit.worth import Mask
 from verax.kernels import Floats, Ints
 
 _FEWEST = 10  # tasks on which a label is held, below which no normal approximation decides about it
@@ -28,20 +28,6 @@ class Gains:
     stderr: Floats
     held: Ints
     tasks: int
-
-    @classmethod
-    def of(cls, w: Worth) -> Gains:
-        """Every relabelling of one label, exactly; errors over tasks with both sides centred."""
-        size = w.value.shape[1]
-        gain, stderr = np.zeros((size, size)), np.zeros((size, size))
-        for k in np.unique(w.held):
-            mine = (w.held == k)[:, None]
-            # a misreport swaps the held entry with another: this is what the swap is worth
-            moved = np.where(mine, w.rows[:, [k]] - w.rows, 0.0)
-            better = w.value - w.value[:, [k]]
-            gain[k] = (moved * better).sum(0)
-            stderr[k] = np.sqrt((w.deviations(w.centred(moved) * better) ** 2).sum(0))
-        return cls(gain, stderr, np.bincount(w.held, minlength=size), len(w.held))
 
     @property
     def compared(self) -> Mask:
@@ -66,9 +52,8 @@ class Gains:
         return float(np.maximum(np.where(self.compared, self.gain, 0.0), 0.0).max(1).sum())
 
 
-def truthful(agent: str, w: Worth, classes: Sequence[str], confidence: float) -> Certificate:
+def truthful(agent: str, gains: Gains, classes: Sequence[str], confidence: float) -> Certificate:
     """TRUTHFUL: no relabelling of one's labels earns more, against these references. (Theorems 2 and 4)"""
-    gains = Gains.of(w)
     real = gains.compared & ~gains.tied
     z = quantile(confidence, int(real.sum()))
     low, high = gains.gain - z * gains.stderr, gains.gain + z * gains.stderr
@@ -121,14 +106,6 @@ class Deltas:
     stderr: Floats
     held: Ints
     tasks: int
-
-    @classmethod
-    def of(cls, w: Worth) -> Deltas:
-        """From one-hot worth (`labels=True`): delta(k, l) is the worth of l summed where k is held."""
-        x = w.centred(w.rows)
-        size = x.shape[1]
-        stderr = [np.sqrt((w.deviations(x[:, [k]] * w.value) ** 2).sum(0)) for k in range(size)]
-        return cls(x.T @ w.value, np.stack(stderr), np.bincount(w.held, minlength=size), len(x))
 
     @property
     def z(self) -> Floats:

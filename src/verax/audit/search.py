@@ -94,19 +94,16 @@ def _scorer_of(ready: Prepared, i: int) -> Callable[[Map, bool], _Tried] | None:
         if not any(counted):
             return None
         return lambda way, errors: _of_counts(ready, counted, way, errors)
-    if _of_reports(ready, i, tuple(range(len(ready.reports.classes)))) is None:
+    if math.isnan(rescored(ready, i, lambda reports: reports)):
         return None
 
-    def rescored(way: Map, errors: bool) -> _Tried:
-        part = _of_reports(ready, i, way)
-        value = math.nan if part is None else part.score
-        if not errors or part is None:
-            return _Tried(value, np.full(GROUPS, math.nan))
+    def tried(way: Map, errors: bool) -> _Tried:
         group = groups(ready.reports.tasks)
-        left = [_of_reports(ready.only(group != g), i, way) for g in range(GROUPS)]
-        return _Tried(value, np.array([math.nan if p is None else p.score for p in left]))
+        kept = [ready.only(group != g) for g in range(GROUPS)] if errors else []
+        left = [rescored(some, i, lambda reports: _relabelled(reports, i, way)) for some in kept]
+        return _Tried(rescored(ready, i, lambda reports: _relabelled(reports, i, way)), np.array(left))
 
-    return rescored
+    return tried
 
 
 @dataclass(frozen=True)
@@ -152,34 +149,27 @@ def _part_of_counts(ready: Prepared, c: _Counted, left_out: int | None, *, peers
     return None if math.isnan(score) else Part(score, 0.0, tasks, len(whole))
 
 
-def _of_reports(ready: Prepared, i: int, way: Map) -> Part | None:
-    """Agent i's part when its report is relabelled and everybody is scored again as far as its score needs."""
+def rescored(ready: Prepared, i: int, changed: Callable[[Reports], Reports]) -> float:
+    """What agent i scores once its report is changed; the others are scored again only as far as that needs."""
     found: list[Part | None] = []
     for side in ready.sides:
         if side is None or len(side.reports.tasks) < 2:
             found.append(None)
-        elif ready.plan.rule.population is not None:
-            found.append(pairwise.parts(replace(side, reports=_relabelled(side, i, way)), ready.plan, only=i)[i])
+            continue
+        other = replace(side, reports=changed(side.reports))
+        if ready.plan.rule.population is not None:
+            found.append(pairwise.parts(other, ready.plan, only=i)[i])
         else:
-            report = _relabelled(side, i, way)
-            rows = report.probabilities if pairwise.sees_rows(side.reports, ready.plan) else None
-            mine = report.labels[i] if rows is None else rows[i]
-            found.append(pairwise.beside(side, ready.plan, i, mine, errors=False))
-    return combined(ready.plan, ["it"], [found[0]], [found[1]])[0][0]
+            found.append(pairwise.beside(other, ready.plan, i, errors=False))
+    part = combined(ready.plan, ["it"], [found[0]], [found[1]])[0][0]
+    return math.nan if part is None else part.score
 
 
-def _relabelled(side: Side, i: int, way: Map) -> Reports:
+def _relabelled(reports: Reports, i: int, way: Map) -> Reports:
     """The reports with agent i's labels mapped, and in its rows the entries of held and said label swapped."""
-    reports = side.reports
-    labels = reports.labels.copy()
-    held = labels[i]
-    said = np.append(np.array(way), -1)[held]
-    labels[i] = said
-    rows = reports.probabilities
+    labels, rows, held = reports.labels.copy(), reports.probabilities, reports.labels[i]
+    labels[i] = said = np.append(np.array(way), -1)[held]
     if rows is not None:
-        rows = rows.copy()
-        at = np.nonzero(held >= 0)[0]
-        rows[i, at, said[at]], rows[i, at, held[at]] = (
-            reports.probabilities[i, at, held[at]], reports.probabilities[i, at, said[at]],  # type: ignore[index]
-        )  # fmt: skip
+        at, before, rows = np.nonzero(held >= 0)[0], rows[i], rows.copy()
+        rows[i, at, said[at]], rows[i, at, held[at]] = before[at, held[at]], before[at, said[at]]
     return replace(reports, labels=labels, probabilities=rows)

@@ -22,29 +22,33 @@ from verax.score import Prepared
 from verax.statistic import Side, halves
 
 Mask = npt.NDArray[np.bool_]
+Parts = tuple[tuple[Mask, Public], ...]
 
 
 @dataclass(frozen=True, eq=False)
 class Worth:
-    """One agent's tasks: the label it holds, its rows as scored, and what each entry is worth."""
+    """One agent's tasks: the label it holds, its rows as scored, and what each entry is worth.
+
+    `own` are the rows with the mean (or the public signal) of each part of the tasks taken out; `one_hot`: they are
+    labels.
+    """
 
     tasks: Ints
     held: Ints
     rows: Floats
     value: Floats
-    parts: tuple[tuple[Mask, Public], ...]
+    parts: Parts
+    own: Floats
+    one_hot: bool
 
     def centred(self, columns: Floats) -> Floats:
         """The columns with the mean (or the public signal) of each part of the tasks taken out."""
-        result = columns.copy()
-        for mask, public in self.parts:
-            result[mask] = public.residual(columns[mask])
-        return result
+        return np.asarray(_residuals(columns[None], self.parts)[0])
 
     def deviations(self, phi: Floats) -> Floats:
         """What each task adds, apart from the mean of its part: the parts are on different tasks."""
         result = phi - phi.mean(0)
-        for mask, _ in self.parts:
+        for mask, _ in self.parts if len(self.parts) > 1 else ():
             result[mask] = phi[mask] - phi[mask].mean(0)
         return np.asarray(result)
 
@@ -56,7 +60,37 @@ class Worth:
     @property
     def influence(self) -> Floats:
         """What each task adds to the score, apart from its mean."""
-        return self.deviations((self.centred(self.rows) * self.value).sum(1))
+        return self.deviations((self.own * self.value).sum(1))
+
+    def gains(self) -> tuple[Floats, Floats, Ints, int]:
+        """What saying r while holding k would add, exactly, and its errors: (L, L); how often k is held; tasks."""
+        size = self.value.shape[1]
+        gain, stderr = np.zeros((size, size)), np.zeros((size, size))
+        for k in np.unique(self.held):
+            # a misreport swaps the held entry with another: this is what the swap is worth
+            moved = np.where((self.held == k)[:, None], self.rows[:, [k]] - self.rows, 0.0)
+            better = self.value - self.value[:, [k]]
+            gain[k] = (moved * better).sum(0)
+            apart = self.own[:, [k]] if self.one_hot else self.centred(moved)
+            stderr[k] = np.sqrt((self.deviations(apart * better) ** 2).sum(0))
+        return gain, stderr, np.bincount(self.held, minlength=size), len(self.held)
+
+    def deltas(self) -> tuple[Floats, Floats, Ints, int]:
+        """From one-hot worth, delta(k, l): the worth of l summed where k is held; its errors, and as `gains`."""
+        size = self.value.shape[1]
+        stderr = [np.sqrt((self.deviations(self.own[:, [k]] * self.value) ** 2).sum(0)) for k in range(size)]
+        return self.own.T @ self.value, np.stack(stderr), np.bincount(self.held, minlength=size), len(self.held)
+
+
+def _residuals(tables: Floats, parts: Parts) -> Floats:
+    """What is left of tables (I, N, L) once each part's mean or public signal is taken out."""
+    result = tables
+    for mask, public in parts:
+        if mask.all():
+            return public.residuals(tables)
+        result = tables.copy() if result is tables else result
+        result[:, mask] = public.residuals(tables[:, mask])
+    return result
 
 
 @dataclass(frozen=True)
@@ -66,6 +100,57 @@ class _Block:
     mask: Mask
     references: Labels
     share: float
+
+
+def worths(ready: Prepared, *, labels: bool = False) -> Iterator[Worth | None]:
+    """What `worth` gives of every agent, as many of them at a time as fit the memory."""
+    size = len(ready.reports.tasks) * len(ready.reports.classes)
+    step = max(1, ready.plan.engine.max_bytes // (64 * max(size, 1)))
+    learned = not labels and ready.plan.rule.counts_only and ready.plan.matrix is None
+    alike = not learned and ready.plan.over in (None, "mean") and not (ready.reports.labels < 0).any()
+    every = range(len(ready.reports.agents))
+    for first in range(0, len(every), step):
+        agents = every[first : first + step]
+        if alike:
+            yield from _worth_of_alike(ready, slice(agents.start, agents.stop), labels=labels)
+        else:
+            yield from [worth(ready, i, labels=labels) for i in agents]
+
+
+def _worth_of_alike(ready: Prepared, agents: slice, *, labels: bool) -> list[Worth | None]:
+    """Agents who answered every task, and whose S is known: what they differ in is their own labels."""
+    reports, plan = ready.reports, ready.plan
+    plain, matrix = not (labels or plan.rule.penalised), None if labels or plan.rule.needs_rows else plan.matrix
+    held, identity = reports.labels[agents], np.eye(len(reports.classes))
+    known = reports.truth >= 0 if plan.by_truth and reports.truth is not None else np.zeros(held.shape[1], dtype=bool)
+    sides = [(known, True, 1), (~known, False, len(reports.agents) - 1 if plan.by_peers else 0)]
+    sides = [(mask, by_truth, references) for mask, by_truth, references in sides if references and mask.sum() >= 2]
+    entered, value, parts = np.zeros(len(known), dtype=bool), np.zeros((*held.shape, len(identity))), []
+    for mask, by_truth, references in sides:
+        signal, n = ready.signal.take(mask), mask.sum()
+        columns = reports.labels if not by_truth or reports.truth is None else reports.truth[None]
+        total = np.broadcast_to(_said_on(ready, columns[:, mask]), (len(held), n, len(identity)))
+        total = total if by_truth else total - identity[held[:, mask]]
+        total = total if matrix is None else total @ matrix.astype(np.float64).T
+        share = n / sum(m.sum() for m, _, _ in sides) / references * n / n
+        value[:, mask] = share * total / n if plain else share * signal.residuals(total) * signal.weights[:, None]
+        entered |= mask
+        parts.append((mask, signal))
+    return _made(ready, agents, entered, value, () if plain else tuple(parts), labels=labels)
+
+
+def _made(
+    ready: Prepared, agents: slice, entered: Mask, value: Floats, parts: Parts, *, labels: bool
+) -> list[Worth | None]:
+    """The worth of agents who answered the same of the tasks entered; None if there are none."""
+    chosen = np.nonzero(entered)[0]
+    if not len(chosen):
+        return [None] * len(value)
+    kept = tuple((mask[chosen], public) for mask, public in parts)
+    rows, hot = _scored_rows(ready, agents, labels=labels)[:, chosen], labels or not ready.plan.rule.needs_rows
+    own, held = _residuals(rows, kept), ready.reports.labels[agents, chosen].astype(np.int64)
+    each = zip(held, rows, value[:, chosen], own, strict=True)
+    return [Worth(chosen, h, r, v, kept, o, hot) for h, r, v, o in each]
 
 
 def worth(ready: Prepared, i: int, *, labels: bool = False, centred: bool = True) -> Worth | None:
@@ -86,20 +171,16 @@ def worth(ready: Prepared, i: int, *, labels: bool = False, centred: bool = True
             if mask.any():
                 parts.append((mask, ready.signal.take(mask)))
         entered |= block.mask
-    if not entered.any():
-        return None
-    chosen = np.nonzero(entered & answered)[0]
-    kept = tuple((mask[chosen], public) for mask, public in parts) if centred else ()
-    held = reports.labels[i][chosen].astype(np.int64)
-    return Worth(chosen, held, _scored_rows(ready, i, labels=labels)[chosen], value[chosen], kept)
+    kept, agents = tuple(parts) if centred else (), slice(i, i + 1)
+    return _made(ready, agents, entered & answered, value[None], kept, labels=labels)[0]
 
 
-def _scored_rows(ready: Prepared, i: int, *, labels: bool = False) -> Floats:
-    """Agent i's report as its rule scores it: one-hot labels, or rows made of its probabilities."""
+def _scored_rows(ready: Prepared, agents: slice, *, labels: bool) -> Floats:
+    """Some agents' reports as their rule scores them: one-hot labels, or rows made of their probabilities."""
     reports, rule = ready.reports, ready.plan.rule
     if labels or not rule.needs_rows or reports.probabilities is None:
-        return np.asarray(np.eye(len(reports.classes))[reports.labels[i]])
-    return rule.scored(reports.probabilities[i])
+        return np.asarray(np.eye(len(reports.classes))[reports.labels[agents]])
+    return np.stack([rule.scored(rows) for rows in reports.probabilities[agents]])
 
 
 def _blocks_of(ready: Prepared, i: int) -> Iterator[_Block]:

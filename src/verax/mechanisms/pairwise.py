@@ -13,14 +13,12 @@ import numpy.typing as npt
 from verax.errors import OptionError
 from verax.joint import Estimate, Joint
 from verax.kernels import Floats, Labels
-from verax.moments import Moments
 from verax.pairs import Counts, Pairs, all_pairs, evaluated, jackknifed, mean_error, of_counts
-from verax.plan import Mechanism, Plan
+from verax.plan import Plan
 from verax.public import Public
 from verax.reports import Reports
-from verax.rules import resolve
-from verax.statistic import Part, Side, Statistic, groups, halves
-from verax.tallies import Together, mean_over_peers
+from verax.statistic import Part, Side, groups, halves
+from verax.tallies import mean_over_peers
 
 _MOST_CELLS = 2**24  # of the counts kept at a time
 Report = npt.NDArray[Any]  # labels (N,) or rows (N, L)
@@ -39,26 +37,9 @@ def parts(side: Side, plan: Plan, only: int | None = None) -> list[Part | None]:
     return pair_by_pair(side, plan)
 
 
-def statistic(side: Side, plan: Plan, *, pairs: bool) -> Statistic:
-    """The sums of a batch of tasks, of which others lie elsewhere; `pairs` where somebody may abstain."""
-    if plan.rule.needs_rows:
-        return Moments.of(side, plan, pairs=pairs)
-    return Together.of(side, plan) if side.references is None and not pairs else Counts.of(side, plan)
-
-
-def no_sum(mechanism: Mechanism, *, rows: bool) -> str | None:
-    """Why scores are no sum over tasks, so that all of them must be at hand; None if they are one."""
-    rule = resolve(mechanism.rule, mechanism.floor)
-    if rule.population is not None or (rule.needs_rows and not rule.linear):
-        return f"by rule {rule.name}"
-    if rule.own and rows and not rule.linear:
-        return "by a rule of your own that sees rows"
-    return "against one drawn peer" if mechanism.over == "one" else "with draws" if mechanism.draws else None
-
-
 def counts_suffice(side: Side, plan: Plan) -> bool:
     """Whether labels are all that the rule looks at."""
-    if plan.rule.needs_rows or plan.draws is not None or side.signal.features is not None:
+    if plan.rule.needs_rows or plan.mechanism.draws is not None or side.signal.features is not None:
         return False
     return plan.rule.population is None and not sees_rows(side.reports, plan)
 
@@ -89,8 +70,8 @@ def references_of(side: Side, plan: Plan, i: int) -> npt.NDArray[np.bool_]:
     """Which columns agent i is scored against: the others, the one drawn for it, or the truth."""
     if side.references is not None:
         return np.ones(len(side.references), dtype=bool)
-    if plan.over == "one" and plan.seed is not None:
-        return one_peer(side.reports, i, plan.seed)
+    if plan.over == "one" and plan.mechanism.seed is not None:
+        return one_peer(side.reports, i, plan.mechanism.seed)
     return np.asarray(np.arange(len(side.reports.agents)) != i)
 
 
@@ -103,9 +84,9 @@ def one_peer(reports: Reports, i: int, seed: str) -> npt.NDArray[np.bool_]:
     return np.array([a == drawn for a in reports.agents])
 
 
-def beside(side: Side, plan: Plan, i: int, report: Report | None = None, *, errors: bool = True) -> Part | None:
-    """Agent i, with its own report or another, put together over its references; None if no pair has enough tasks."""
-    report = _report_of(side.reports, plan, i) if report is None else report
+def beside(side: Side, plan: Plan, i: int, *, errors: bool = True) -> Part | None:
+    """Agent i, put together over its references; None if no pair has enough tasks."""
+    report = _report_of(side.reports, plan, i)
     references = side.columns[references_of(side, plan, i)]
     references = references[_enough_in_common(report, side.signal, plan, references)]
     if not len(references):
@@ -146,7 +127,7 @@ def _answered(report: Report) -> npt.NDArray[np.bool_]:
 def _enough_in_common(report: Report, signal: Public, plan: Plan, references: Labels) -> npt.NDArray[np.bool_]:
     """Which references share enough tasks: two, three to draw pairs, more than features take out."""
     common = (references >= 0) & _answered(report)
-    able = np.asarray(common.sum(1) >= (2 if plan.draws is None else 3))
+    able = np.asarray(common.sum(1) >= (2 if plan.mechanism.draws is None else 3))
     if signal.features is not None:
         able &= np.array([signal.take(c).rank < c.sum() for c in common], dtype=bool)
     return able
@@ -156,7 +137,7 @@ def _pairs_of(side: Side, plan: Plan, report: Report, references: Labels) -> Pai
     """One report beside references that share enough tasks with it."""
     classes, half = len(side.reports.classes), halves(side.reports.tasks) if plan.sign == "split" else None
     found = _joined(report, references, classes, side.signal, half, plan)
-    return found if plan.draws is None else _sampled(report, references, classes, found, plan)
+    return found if plan.mechanism.draws is None else _sampled(report, references, classes, found, plan)
 
 
 def _joined(
@@ -208,7 +189,7 @@ def _left_out_in_turn(side: Side, plan: Plan, report: Report, references: Labels
 
 def _sampled(report: Report, references: Labels, classes: int, exact: Pairs, plan: Plan) -> Pairs:
     """Algorithm 1 as printed: for each task n, `draws` random pairs p1 != p2 != n."""
-    if plan.draws is None or plan.rng is None:
+    if plan.mechanism.draws is None or plan.rng is None:
         raise OptionError("draws need rng=, a generator that draws them")
     value, noise = [], []
     for reference in references:
@@ -216,7 +197,7 @@ def _sampled(report: Report, references: Labels, classes: int, exact: Pairs, pla
         paid, g = _paid_beside(report[common], reference[common], classes, plan), reference[common].astype(np.int64)
         n, every = len(g), np.arange(len(g))
         penalty = []
-        for _ in range(plan.draws):
+        for _ in range(plan.mechanism.draws):
             p1 = (every + plan.rng.integers(1, n, n)) % n
             p2 = plan.rng.integers(0, n - 2, n)
             for taken in (np.minimum(every, p1), np.maximum(every, p1)):
@@ -225,7 +206,7 @@ def _sampled(report: Report, references: Labels, classes: int, exact: Pairs, pla
         value.append(float(paid[every, g].mean() - np.mean(penalty)))
         share = np.bincount(g, minlength=classes) / n
         spread = ((paid**2) @ share).mean() - (paid @ share).mean() ** 2
-        noise.append(max(float(spread), 0.0) / (n * plan.draws))
+        noise.append(max(float(spread), 0.0) / (n * plan.mechanism.draws))
     drawn = np.array(noise)
     mean_stderr = math.hypot(exact.mean_stderr, math.sqrt(drawn.sum()) / len(drawn))
     return Pairs(np.array(value), np.hypot(exact.stderr, np.sqrt(drawn)), mean_stderr)

@@ -36,7 +36,7 @@ def report(
     True
     """
     reports = ready.reports
-    beside = Pairwise(reports.agents, pairwise(ready)) if ready.against != "truth" else None
+    beside = Pairwise(reports.agents, pairwise(ready)) if ready.plan.against != "truth" else None
     return page(
         title,
         scores=scores,
