@@ -18,8 +18,9 @@ from verax.reports import Shape
 from verax.rules import DEFAULT, Rule, RuleFunction, check_matrix, names_of, resolve
 from verax.wire import Document, unwritten
 
-AGAINST = ("truth", "peers", "hybrid")
-OVER = ("mean", "median", "one")
+AGAINST = ("truth", "peers", "hybrid", "consensus")
+OVER = ("mean", "median", "one", "skilled")
+_WHOLE = {"skilled": "verax.mechanisms.skilled:parts", "consensus": "verax.mechanisms.consensus:parts"}
 SIGNS = ("identity", "split", "plugin")
 
 
@@ -110,7 +111,7 @@ class Mechanism(Document):
             return "peers" if not truth_given else "truth" if shape.known == shape.tasks else "hybrid"
         if self.against not in AGAINST:
             raise OptionError(f"against is {self.against!r}; choose one of {', '.join(AGAINST)}")
-        if self.against != "peers" and not shape.known:
+        if self.against in ("truth", "hybrid") and not shape.known:
             raise OptionError(
                 f"scoring against {self.against} needs the truth of some tasks; "
                 "give it with truth=, or score against peers"
@@ -118,13 +119,13 @@ class Mechanism(Document):
         return self.against
 
     def _over(self, rule: Rule, against: str) -> str | None:
-        alone = against == "truth" or rule.truth_only
+        alone = against in ("truth", "consensus") or rule.truth_only
         if self.over is not None and self.over not in OVER:
-            raise OptionError(f"over is {self.over!r}; choose mean, median or one")
+            raise OptionError(f"over is {self.over!r}; choose one of {', '.join(OVER)}")
         if self.over is not None and alone:
             raise OptionError(
-                f"over={self.over!r} chooses among peers, and this scores against truth; "
-                "leave it out, or use against='peers'"
+                f"over={self.over!r} chooses among peers, and this scores against "
+                f"{'the consensus' if against == 'consensus' else 'truth'}; leave it out, or use against='peers'"
             )
         if (self.over == "one") != (self.seed is not None):
             raise OptionError("one peer is drawn from a seed: give over='one' and seed= together")
@@ -163,7 +164,7 @@ def _check_rule(rule: Rule, shape: Shape, against: str) -> None:
             f"rule {rule.name} needs probabilities and these reports have labels only; "
             f"add p:<class> columns, or use rule {names_of(lambda r: r.counts_only)}"
         )
-    if rule.truth_only and against == "peers":
+    if rule.truth_only and against in ("peers", "consensus"):
         raise OptionError(
             f"rule {rule.name} needs the truth; give it with truth=, or use a rule that scores against peers"
         )
@@ -172,8 +173,10 @@ def _check_rule(rule: Rule, shape: Shape, against: str) -> None:
         raise OptionError(
             f"rule {rule.name} cannot take out {what}; leave public= out, or use {names_of(lambda r: r.linear)}"
         )
-    if against == "peers" and shape.agents < 2:
+    if against in ("peers", "consensus") and shape.agents < 2:
         raise InputError("only one agent, and no peers to score it against; add agents, or give the truth with truth=")
+    if against == "consensus" and shape.agents < 3:
+        raise InputError("a consensus takes two others, and there are 2 agents; score against peers")
 
 
 @dataclass(frozen=True)
@@ -188,6 +191,7 @@ class Plan:
     against: str = field(init=False)  # truth, peers or hybrid
     over: str | None = field(init=False)
     sign: str | None = field(init=False)
+    whole: str | None = field(init=False)  # module:function of what looks at the whole population at once
     by_truth: bool = field(init=False)  # whether some tasks are scored against truth
     by_peers: bool = field(init=False)
     binary_matrix: bool = field(init=False)  # S is given, of 0 and 1: scores are integers to the last division
@@ -202,7 +206,8 @@ class Plan:
             against=against,
             over=mechanism.over,
             sign=mechanism.sign,
-            by_truth=against != "peers",
+            whole=rule.population or _WHOLE.get(against) or _WHOLE.get(mechanism.over or ""),
+            by_truth=against in ("truth", "hybrid"),
             by_peers=against != "truth" and not rule.truth_only,
             binary_matrix=matrix is not None and bool(np.isin(matrix, (0, 1)).all()),
             equal_labels=matrix is not None and np.array_equal(matrix, np.eye(len(matrix))),

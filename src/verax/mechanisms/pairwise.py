@@ -26,8 +26,8 @@ Report = npt.NDArray[Any]  # labels (N,) or rows (N, L)
 
 def parts(side: Side, plan: Plan, only: int | None = None) -> list[Part | None]:
     """What every agent scores on these tasks, all of them at hand; of a whole population's mechanism, `only` one."""
-    if plan.rule.population is not None:
-        module, name = plan.rule.population.split(":")
+    if plan.whole is not None and (plan.rule.population is not None or side.references is None):
+        module, name = plan.whole.split(":")
         found: list[Part | None] = getattr(importlib.import_module(module), name)(side, plan, only)
         return found
     for way in (mean_over_peers, all_pairs, parts_of_counts):
@@ -46,19 +46,25 @@ def counts_suffice(side: Side, plan: Plan) -> bool:
 
 def parts_of_counts(side: Side, plan: Plan) -> list[Part | None] | None:
     """Everybody from the counts of pairs, some agents at a time; None where counts do not tell."""
-    if not counts_suffice(side, plan) or (plan.over == "one" and side.references is None):
-        return None
-    levels = 1 if side.signal.strata is None else int(side.signal.strata.max(initial=0)) + 1
-    each = len(side.columns) * levels * len(side.reports.classes) ** 2 * (2 if plan.rule.linear else 50)
-    if each > 8 * _MOST_CELLS:
+    step = agents_at_once(side, plan)
+    if step is None or (plan.over == "one" and side.references is None):
         return None
     found: list[Part | None] = []
-    for first in range(0, len(side.reports.agents), step := max(1, _MOST_CELLS // max(each, 1))):
+    for first in range(0, len(side.reports.agents), step):
         rows = slice(first, first + step)
         counts = Counts.of(side, plan, rows, bounded=False)
         look = counts.look(plan)
         found += counts.parts(plan, side.answered[rows], None if look is None else look.squares(side))
     return found
+
+
+def agents_at_once(side: Side, plan: Plan) -> int | None:
+    """Of how many agents the counts of all pairs may be kept; None where counts do not tell, or are too many."""
+    if not counts_suffice(side, plan):
+        return None
+    levels = 1 if side.signal.strata is None else int(side.signal.strata.max(initial=0)) + 1
+    each = len(side.columns) * levels * len(side.reports.classes) ** 2 * (2 if plan.rule.linear else 50)
+    return None if each > 8 * _MOST_CELLS else max(1, _MOST_CELLS // max(each, 1))
 
 
 def pair_by_pair(side: Side, plan: Plan) -> list[Part | None]:
@@ -84,17 +90,23 @@ def one_peer(reports: Reports, i: int, seed: str) -> npt.NDArray[np.bool_]:
     return np.array([a == drawn for a in reports.agents])
 
 
-def beside(side: Side, plan: Plan, i: int, *, errors: bool = True) -> Part | None:
-    """Agent i, put together over its references; None if no pair has enough tasks."""
+def beside(
+    side: Side, plan: Plan, i: int, *, errors: bool = True, weights: Floats | None = None
+) -> Part | None:
+    """Agent i, put together over its references (by `weights`); None if no pair has enough tasks."""
     report = _report_of(side.reports, plan, i)
-    references = side.columns[references_of(side, plan, i)]
-    references = references[_enough_in_common(report, side.signal, plan, references)]
+    chosen = references_of(side, plan, i)
+    if weights is not None:
+        chosen &= weights > 0
+    able = _enough_in_common(report, side.signal, plan, side.columns[chosen])
+    references = side.columns[chosen][able]
     if not len(references):
         return None
     over = plan.over if side.references is None else None
-    value, stderr = _pairs_of(side, plan, report, references).over(over)
+    share = None if weights is None else weights[chosen][able]
+    value, stderr = _pairs_of(side, plan, report, references, share).over(over)
     if math.isnan(stderr) and errors:
-        stderr = _left_out_in_turn(side, plan, report, references, over)
+        stderr = _left_out_in_turn(side, plan, report, references, over, share)
     return Part(value, stderr, int(_answered(report).sum()), len(references))
 
 

@@ -1,0 +1,164 @@
+"""Skilled references: peers count by how well they agree with everybody but the agent that is scored.
+
+The mean over peers is truthful and a weak ruler: whoever guesses is as much a reference as whoever knows, and pairs
+with few common tasks count as much as those with many. With S_jk what j scores beside k on N_jk common tasks,
+
+    skill_j(-i) = max(0, sum_k N_jk S_jk / sum_k N_jk)        over k other than i and j
+    w_ij        = N_ij skill_j(-i)^4
+    score_i     = sum_j w_ij S_ij / sum_j w_ij
+
+Nothing that i reports enters its own weights, to the last bit, so its score is Correlated Agreement against a mixture of
+references and truthful when each of them is (Theorem 4). skill^2 is the share of what j says that it has in common with
+the rest; the weight is its square, between the best weights where errors are chance, J / (1 - J^2), and where they are
+shared, J / (1 - J)^2.
+
+Where pairs share so few tasks that a pair's own penalty is mostly noise, the references of a task are put together
+before the penalty is taken: agent i is scored beside the votes of the others, each counted skill_j(-i)^4.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+import numpy.typing as npt
+
+from verax import kernels
+from verax.errors import InputError
+from verax.kernels import Engine, Floats, Ints, Labels
+from verax.mechanisms import pairwise
+from verax.mechanisms.soft import in_order, normal, part_beside
+from verax.pairs import Counts, Tables, of_counts
+from verax.plan import Plan
+from verax.statistic import Part, Side
+
+_POWER = 4
+_THIN = 15  # common tasks off the commonest label, below which a pair's penalty is noise
+_UNIT = 2.0**28  # N S is summed in whole numbers of 1 / this, so that a term is taken out again without a trace
+
+
+def skilled(values: npt.ArrayLike, common: npt.ArrayLike) -> Floats:
+    """Scores over skilled references, from what agents score beside one another and on how many tasks, (K, K) each.
+
+    >>> values = [[0, 0.4, 0.3, 0.0], [0.4, 0, 0.35, 0.05], [0.3, 0.35, 0, 0.0], [0.0, 0.05, 0.0, 0]]
+    >>> skilled(values, np.full((4, 4), 100)).round(3).tolist()
+    [0.358, 0.36, 0.327, 0.018]
+    """
+    s, n = np.asarray(values, dtype=np.float64), np.asarray(common)
+    if s.ndim != 2 or s.shape[0] != s.shape[1] or n.shape != s.shape:
+        raise InputError(f"values of shape {s.shape} and common tasks {n.shape}; give two square arrays of one size")
+    weights = skilled_weights(s, n)
+    paid = np.where(weights > 0, s, 0.0)
+    whole = np.array([math.fsum(row) for row in weights.tolist()])
+    scores = np.array([math.fsum(row) for row in (weights * paid).tolist()])
+    return np.divide(scores, whole, out=np.full(len(s), math.nan), where=whole > 0)
+
+
+def skilled_weights(values: Floats, common: npt.NDArray[np.generic]) -> Floats:
+    """w_ij, row i without anything that agent i reported; where nobody is skilled without i, the common tasks."""
+    n, units = _pair_sums(values, common)
+    skill = _skill_without_each(n, units)
+    weights = n * skill**_POWER
+    return np.where((weights > 0).any(1, keepdims=True), weights, n)
+
+
+def _pair_sums(values: Floats, common: npt.NDArray[np.generic]) -> tuple[Ints, Ints]:
+    """N_ij, and N_ij S_ij in whole units; 0 for pairs that cannot be scored."""
+    n = np.array(common, dtype=np.int64)
+    np.fill_diagonal(n, 0)
+    n[(n < 2) | ~np.isfinite(values)] = 0
+    return n, np.rint(np.where(n > 0, values, 0.0) * n * _UNIT).astype(np.int64)
+
+
+def _skill_without_each(n: Ints, units: Ints) -> Floats:
+    """skill_j(-i) for every i (row) and j: j's mean beside the others, its pair with i taken out."""
+    tasks = n.sum(1) - n
+    total = units.sum(1) - units
+    return np.maximum(np.divide(total, tasks * _UNIT, out=np.zeros(n.shape), where=tasks > 0), 0.0)
+
+
+def parts(side: Side, plan: Plan, only: int | None = None) -> list[Part | None]:
+    """Everybody's score over skilled references, or that of `only` one."""
+    ordered, place = in_order(side)
+    labels, classes = ordered.reports.labels, len(ordered.reports.classes)
+    values, common = label_pairs(labels, classes, plan.engine)
+    pooled = plan.rule.counts_only and plan.matrix is not None
+    thin = _thin_without_each(labels, classes, common) if pooled else np.zeros(len(labels), dtype=bool)
+    wanted = np.ones(len(labels), dtype=bool) if only is None else np.arange(len(labels)) == place[only]
+    found: list[Part | None] = [None] * len(labels)
+    for i, part in _over_pairs(ordered, plan, skilled_weights(values, common), np.nonzero(wanted & ~thin)[0]):
+        found[i] = part
+    if (wanted & thin).any():
+        n, units = _pair_sums(values, common)
+        votes = _skill_without_each(n, units) ** _POWER
+        for i in np.nonzero(wanted & thin)[0].tolist():
+            found[i] = _beside_votes(ordered, plan, i, votes[i], int((n[i] > 0).sum()))
+    return [found[k] for k in place.tolist()]
+
+
+def label_pairs(labels: Labels, classes: int, engine: Engine) -> tuple[Floats, Ints]:
+    """What agents score beside one another by their labels, and on how many common tasks: (K, K) each.
+
+    >>> label_pairs(np.array([[0, 1, 0, 1], [0, 1, 0, 0]]), 2, Engine())[0].round(3).tolist()
+    [[0.667, 0.333], [0.333, 0.5]]
+    """
+    total, n = kernels.totals(labels, labels, classes, np.eye(classes, dtype=np.int64), None, engine)
+    shared = n[..., 0]
+    return np.asarray(total[..., 0] / np.maximum(shared * (shared - 1), 1)), shared
+
+
+def _thin_without_each(labels: Labels, classes: int, common: Ints) -> npt.NDArray[np.bool_]:
+    """Whether the pairs that answers lie in share few tasks that tell anything; of i's labels nothing enters for i."""
+    pair = np.sort(common[np.triu_indices(len(common), 1)])
+    answers = np.cumsum(pair)
+    middle = pair[np.searchsorted(answers, answers[-1] / 2)] if len(pair) and answers[-1] else 0
+    held = np.stack([(labels == k).sum(1) for k in range(classes)], axis=1)
+    others = held.sum(0) - held
+    commonest = others.max(1) / np.maximum(others.sum(1), 1)
+    return np.asarray(middle * (1 - commonest) < _THIN)
+
+
+def _over_pairs(side: Side, plan: Plan, weights: Floats, wanted: Ints) -> Iterator[tuple[int, Part | None]]:
+    """The wanted agents pair by pair, each reference counted by its weight."""
+    step = pairwise.agents_at_once(side, plan)
+    if step is None:
+        for i in wanted.tolist():
+            yield i, pairwise.beside(side, plan, i, weights=weights[i])
+        return
+    for first in sorted({int(i) // step * step for i in wanted}):
+        rows = slice(first, first + step)
+        yield from ((i, part) for i, part in enumerate(_parts_of_rows(side, plan, weights, rows), first) if i in wanted)
+
+
+def _parts_of_rows(side: Side, plan: Plan, weights: Floats, rows: slice) -> list[Part | None]:
+    """Some agents from the counts of their pairs."""
+    counts = Counts.of(side, plan, rows, bounded=False)
+    tables, found = np.zeros(counts.counts.shape), []
+    answered = side.answered[rows].tolist()
+    for i, tasks in enumerate(answered):
+        able = counts.able(i) & (weights[counts.first + i] > 0)
+        if not able.any():
+            found.append(None)
+            continue
+        value, _, centred = of_counts(counts.counts[i, able], plan)
+        weight = weights[counts.first + i, able]
+        weight = weight / math.fsum(weight.tolist())
+        tables[i, able] = weight[:, None, None, None, None] * centred
+        found.append(Part(math.fsum((weight * value).tolist()), math.nan, tasks, int(counts.able(i).sum())))
+    squares = Tables(tables, counts.first, plan).squares(side)
+    return [
+        None if part is None else part._replace(stderr=math.fsum(np.sqrt(each).tolist()))
+        for part, each in zip(found, squares, strict=True)
+    ]
+
+
+def _beside_votes(side: Side, plan: Plan, i: int, votes: Floats, references: int) -> Part | None:
+    """Agent i beside the others' votes on its tasks, put together task by task."""
+    labels, classes = side.reports.labels, len(side.reports.classes)
+    mine, others = np.nonzero(labels[i] >= 0)[0], np.arange(len(labels)) != i
+    votes = np.where(others, votes if (votes[others] > 0).any() else 1.0, 0.0)
+    soft = np.zeros((labels.shape[1], classes))
+    for k in range(classes):
+        soft[mine, k] = votes @ (labels[:, mine] == k)
+    return part_beside(side, plan, i, normal(soft), references)
