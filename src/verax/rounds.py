@@ -80,22 +80,6 @@ class Receipt(wire.Document):
     head: Head
 
 
-@dataclass(frozen=True)
-class Shown(wire.Document, format=wire.ROUND):
-    """What may be known of a round now: before settlement nobody's report, nor the truth, nor the secret."""
-
-    round: str
-    state: str
-    digest: str
-    secret_hash: str
-    spec: dict[str, Any]
-    submissions: tuple[dict[str, Any], ...]
-    escrow: int
-    root: str | None
-    settlement: dict[str, Any] | None
-    head: Head
-
-
 class Rounds:
     """Every step of every round on one ledger."""
 
@@ -246,12 +230,15 @@ class Rounds:
             if settled is None and spec["truth"] is not None:
                 spec = spec | {"truth": "not shown before settlement"}
             taken = [(e.seq, e.said) for e in journal.entries(round, "submit")]
-            return Shown(
-                round, state, opened["digest"], opened["secret_hash"], spec,
-                tuple({"agent": s["agent"], "commitment": s["commitment"], "entry": seq} for seq, s in taken),
-                journal.available(f"escrow:{round}"), sealed.said["root"] if sealed else None,
-                settled.said if settled else None, journal.head(),
-            ).to_json()  # fmt: skip
+            return {
+                "format": wire.ROUND, "round": round, "state": state,
+                "digest": opened["digest"], "secret_hash": opened["secret_hash"], "spec": spec,
+                "submissions": [
+                    {"agent": said["agent"], "commitment": said["commitment"], "entry": seq} for seq, said in taken
+                ],
+                "escrow": journal.available(f"escrow:{round}"), "root": sealed.said["root"] if sealed else None,
+                "settlement": settled.said if settled else None, "head": journal.head().to_json(),
+            }  # fmt: skip
 
     def verify(self, round: str | None = None, *heads: Head) -> list[str]:
         """Every problem of the journal, and of a round's settlement computed again; [] if there is none."""
