@@ -29,8 +29,7 @@ if torch_there:
     import torch
 
     from verax.reproduce import agents
-    from verax.reproduce.agents import Recipe
-    from verax.reproduce.agents import pgd
+    from verax.reproduce.agents import Recipe, pgd
 
 
 def idx(array):

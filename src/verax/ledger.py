@@ -236,17 +236,16 @@ class Journal:
             query = query.where(_journal.c.round == round)
         if kind is not None:
             query = query.where(_journal.c.kind == kind)
-        for row in self._connection.execute(query):
-            yield Entry(*row)
+        return (Entry(*row) for row in self._connection.execute(query))
 
     def get(self, id: str) -> Entry | None:
         """The entry of an id, if there is one."""
         row = self._connection.execute(sa.select(_journal).where(_journal.c.id == id)).first()
         return None if row is None else Entry(*row)
 
-    def among(self, *ids: str) -> set[str]:
-        """Those of the ids that are recorded."""
-        return {*self._connection.scalars(sa.select(_journal.c.id).where(_journal.c.id.in_(ids)))}
+    def among(self, *ids: str) -> list[Entry]:
+        """The entries of those ids that are recorded."""
+        return [Entry(*row) for row in self._connection.execute(sa.select(_journal).where(_journal.c.id.in_(ids)))]
 
     def last(self, round: str, kind: str, prefix: str = "") -> Entry | None:
         """The latest entry of a round and a kind, of those whose id begins with `prefix`."""

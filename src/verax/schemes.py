@@ -7,7 +7,7 @@ as they stand, so every machine pays the same. What clipping at 0 adds is told b
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -221,11 +221,10 @@ def pot_amounts(total: int, participants: Sequence[Participant]) -> list[int]:
     return amounts
 
 
-def split_equally(participant: Participant, amount: int) -> Iterator[tuple[str, int]]:
+def split_equally(participant: Participant, amount: int) -> list[tuple[str, int]]:
     """Equal shares among the members; the units left over go in the order of names."""
-    if participant.members:
-        part, left = divmod(amount, len(participant.members))
-        yield from ((agent, part + (i < left)) for i, agent in enumerate(participant.members))
+    part, left = divmod(amount, max(1, len(participant.members)))
+    return [(agent, part + (i < left)) for i, agent in enumerate(participant.members)]
 
 
 def clipping_bias(score: float, stderr: float) -> float:

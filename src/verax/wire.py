@@ -90,21 +90,18 @@ def plain(value: Any) -> Any:
     >>> plain({"a": (1, 2.5)})
     {'a': [1, 2.5]}
     """
-    return json.loads(_dumped(value))
+    return json.loads(json.dumps(value, default=_opened), parse_constant=_refuse_constant)
 
 
-def _dumped(value: Any, **how: Any) -> str:
-    try:
-        return json.dumps(value, default=_opened, allow_nan=False, **how)
-    except ValueError:
-        raise InputError("a number that is not finite can stand in no document; leave it out") from None
+def _refuse_constant(name: str) -> None:
+    raise InputError(f"{float(name)} is no number that a document can hold; leave it out")
 
 
 def _opened(value: Any) -> Any:
     """What JSON does not know, one level of it: the writer asks again for what stands inside."""
     if dataclasses.is_dataclass(value):
-        named = isinstance(value, Document) and value.format is not None
-        kept: dict[str, Any] = {"format": value.format} if named else {}  # inside another one too
+        name = value.format if isinstance(value, Document) else None
+        kept: dict[str, Any] = {} if name is None else {"format": name}  # inside another one too
         for field in dataclasses.fields(value):
             held, written = getattr(value, field.name), field.metadata.get("written", True)
             if written is True or (written and held):
@@ -153,7 +150,7 @@ def text_of(value: Any) -> str:
     >>> text_of({"a": 1})
     '{\\n "a": 1\\n}\\n'
     """
-    return _dumped(value, indent=1) + "\n"
+    return json.dumps(plain(value), indent=1) + "\n"
 
 
 # the one text that is hashed: ASCII, keys in order, no blanks

@@ -14,7 +14,7 @@ import click
 import typer
 from typer.core import TyperGroup
 
-from verax.cli import market, pay, reproduce, rounds, score
+from verax.cli import money, reproduce, rounds, score
 from verax.cli.options import as_options, option_names
 from verax.errors import VeraxError
 
@@ -67,7 +67,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-for command in (score.score, score.audit, pay.pay, market.market, reproduce.reproduce, reproduce.demo):
+for command in (score.score, score.audit, money.pay, money.market, reproduce.reproduce, reproduce.demo):
     app.command()(command)
 app.add_typer(rounds.app, name="round")
 
