@@ -413,6 +413,7 @@ def test_the_commands_run_a_round_from_opening_to_verification(tmp_path, monkeyp
     assert "no submission" in run("verify", "r1", "--agent", "eve", code=2)
     assert "not a receipt" in run("verify", "r1", "--receipt", "a0.csv", code=2)
     assert "no database address" in run("show", "r1", "--db", "mysql:/x://", code=2)
+    assert "use SQLite or PostgreSQL" in run("show", "r1", "--db", "mysql://host/x", code=2)
 
 
 def test_a_key_makes_funding_happen_once(rounds):

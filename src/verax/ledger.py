@@ -141,11 +141,11 @@ class Ledger:
         """The ledger of a database URL, or of an SQLite file by its path; made there unless told not to."""
         address = url if "://" in url else f"sqlite:///{Path(url)}"
         try:
+            if sa.make_url(address).get_backend_name() not in ("sqlite", "postgresql"):
+                raise LedgerError(f"{url!r}: that kind of database is not known; use SQLite or PostgreSQL")
             ledger = cls(_engine_of(address))
-        except exc.ArgumentError:
+        except (exc.ArgumentError, exc.NoSuchModuleError):
             raise LedgerError(f"{url!r} is no database address; give a file, or postgresql+psycopg://...") from None
-        except exc.NoSuchModuleError:
-            raise LedgerError(f"{url!r}: that kind of database is not known; use SQLite or PostgreSQL") from None
         except ModuleNotFoundError:
             raise ExtraMissing("PostgreSQL ledgers", "postgres") from None
         file = ledger._engine.url.database
@@ -237,6 +237,10 @@ class Journal:
         if kind is not None:
             query = query.where(_journal.c.kind == kind)
         return (Entry(*row) for row in self._connection.execute(query))
+
+    def said(self, round: str, kind: str) -> list[Any]:
+        """What the records of a round and a kind say, in order."""
+        return [wire.parsed(e.body, f"entry {e.seq}") for e in self.entries(round, kind)]
 
     def get(self, id: str) -> Entry | None:
         """The entry of an id, if there is one."""

@@ -144,8 +144,7 @@ class _Round:
 
     def submissions(self) -> list[tuple[str, Mapping[str, Any]]]:
         """The submissions that count: in a batch each agent's last, by name; in a market all, in order."""
-        bodies = [e.said for e in self.journal.entries(self.name, "submit")]
-        taken = [(body["agent"], body["content"]) for body in bodies]
+        taken = [(body["agent"], body["content"]) for body in self.journal.said(self.name, "submit")]
         return taken if self.spec.kind == "market" else sorted(dict(taken).items())
 
     def key_of(self, mine: str, bound: str) -> str:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from verax.errors import OptionError
-from verax.money import Number, exact
+from verax.money import Number, exact, is_finite
 from verax.plan import Mechanism
 from verax.rules import Rule, RuleFunction, resolve
 from verax.score import Score
@@ -115,21 +115,12 @@ def value_bounds(rule: Rule) -> tuple[float, float] | None:
     """
     if rule.low is None or rule.high is None:
         return None
-    if not (is_finite(rule.low) and is_finite(rule.high) and rule.low < rule.high):
+    if not is_finite(rule.low, rule.high) or rule.low >= rule.high:
         raise OptionError(
             f"rule {rule.name!r} has bounds {rule.low!r} and {rule.high!r}; give two numbers, the lower first"
         )
     low, high = rule.bounds or (0.0, 0.0)
     return min(0.0, low), max(0.0, high)
-
-
-def is_finite(number: object) -> bool:
-    """Whether it is a number to calculate with.
-
-    >>> is_finite(0.5), is_finite(math.nan), is_finite(True)
-    (True, False, False)
-    """
-    return isinstance(number, int | float) and not isinstance(number, bool) and -1e300 < number < 1e300
 
 
 def terms_of(

@@ -254,7 +254,7 @@ def settlement(spec: Spec, submissions: Sequence[tuple[str, Content]], secret: s
         clusters=groups, rule=spec.chosen,
     )  # fmt: skip
     amounts = nothing | {p.agent: p.amount for p in paid}
-    due = _payments_of(spec, amounts, paid.notes)
+    due = replace(paid, payments=tuple(map(Payment, amounts, amounts.values())))
     return Settlement(amounts, scores, secret, root, tuple(twins), paid.notes, due)
 
 
