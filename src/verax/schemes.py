@@ -234,21 +234,16 @@ def clipping_bias(score: float, stderr: float) -> float:
 
 
 def bias_of_clipping(total: int, participants: Sequence[Participant], line: Line | None) -> dict[str, float]:
-    """What clipping at 0 adds to each agent's pay, in minor units: a statement about money, never money."""
-    added = _moved_in_pot(total, participants) if line is None else _added_by_line(total, participants, line)
+    """What clipping at 0 adds to each agent's pay, in minor units: a statement about money, never money.
+
+    A pot has no money to add: what clipping gives to some it takes from all by their shares. To first order.
+    """
+    each, noise = Fraction(total, len(participants)), [Fraction(p.noise) for p in participants]
+    if line is not None:
+        added = [min(each, x * each / line.bounds.top) for x in noise]
+    else:
+        pot = sum(p.positive for p in participants) or Fraction(1)  # where nothing is positive, nothing is shared out
+        share = total / pot if any(p.positive for p in participants) else Fraction(0)
+        moved = (share * (x - sum(noise) * p.positive / pot) for p, x in zip(participants, noise, strict=True))
+        added = [max(Fraction(-total), min(Fraction(total), x)) for x in moved]
     return {a: float(x / len(p.members)) for p, x in zip(participants, added, strict=True) for a in p.members}
-
-
-def _added_by_line(total: int, participants: Sequence[Participant], line: Line) -> list[Fraction]:
-    each = Fraction(total, len(participants))
-    return [min(each, Fraction(p.noise) * each / line.bounds.top) for p in participants]
-
-
-def _moved_in_pot(total: int, participants: Sequence[Participant]) -> list[Fraction]:
-    """A pot has no money to add: what clipping gives to some it takes from all by their shares. To first order."""
-    pot = sum(p.positive for p in participants)
-    if not pot:
-        return [Fraction(0)] * len(participants)
-    noise = sum(Fraction(p.noise) for p in participants)
-    moved = (total * (Fraction(p.noise) - noise * p.positive / pot) / pot for p in participants)
-    return [max(Fraction(-total), min(Fraction(total), x)) for x in moved]

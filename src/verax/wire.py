@@ -100,16 +100,21 @@ def _refuse_constant(name: str) -> None:
 def _opened(value: Any) -> Any:
     """What JSON does not know, one level of it: the writer asks again for what stands inside."""
     if dataclasses.is_dataclass(value):
-        name = value.format if isinstance(value, Document) else None
-        kept: dict[str, Any] = {} if name is None else {"format": name}  # inside another one too
-        for field in dataclasses.fields(value):
-            held, written = getattr(value, field.name), field.metadata.get("written", True)
-            if written is True or (written and held):
-                kept[field.name] = held
-        return kept
+        head, always, if_held = _form_of(type(value))
+        found = head | {name: getattr(value, name) for name in always}
+        return found | {name: held for name in if_held if (held := getattr(value, name))} if if_held else found
     if isinstance(value, Mapping):
         return dict(value)
     return value.tolist() if hasattr(value, "tolist") else [*value]
+
+
+@functools.cache
+def _form_of(kind: Any) -> tuple[dict[str, Any], list[str], list[str]]:
+    """A dataclass's head, which it keeps inside another one too, and its fields: always written, and if given."""
+    name = kind.format if issubclass(kind, Document) else None
+    how = {f.name: f.metadata.get("written", True) for f in dataclasses.fields(kind)}
+    always, if_held = ([n for n, written in how.items() if written == asked] for asked in (True, "if given"))
+    return {} if name is None else {"format": name}, always, if_held
 
 
 def decoded(kind: type[T], document: Any, what: str = "the document") -> T:

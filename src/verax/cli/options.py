@@ -111,16 +111,11 @@ class ReadingOptions:
 
 
 @dataclass(frozen=True)
-class EngineOptions:
-    """What counts."""
+class QuestionOptions(ReadingOptions, KnownOptions, MechanismOptions):
+    """All that `verax score` and `verax audit` are asked alike."""
 
     backend: str = _asked("What counts: auto, numpy, numba or torch. It never changes a score.", "auto")
     threads: int | None = _asked("How many threads count; every core if not given.", metavar="N")
-
-
-@dataclass(frozen=True)
-class QuestionOptions(EngineOptions, ReadingOptions, KnownOptions, MechanismOptions):
-    """All that `verax score` and `verax audit` are asked alike."""
 
     def mechanism(self, classes: Iterable[str] | None) -> Mechanism:
         """The mechanism asked for, with the rule loaded and the sign read."""
