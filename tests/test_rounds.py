@@ -621,6 +621,8 @@ def test_documents_of_rounds_are_read_by_type(rounds):
         Spec.from_json(BATCH.to_json() | {"tasks": [1, 2]})
     with pytest.raises(InputError, match="inf is no number"):
         Spec.from_json(BATCH.to_json() | {"significance": float("inf")})
+    with pytest.raises(InputError, match="nan is no number that a document can hold"):
+        _ = dataclasses.replace(BATCH, floor=float("nan")).digest
     assert list(rounds.show("r1")) == [
         "format", "round", "state", "digest", "secret_hash", "spec", "submissions", "escrow", "root", "settlement",
         "head",

@@ -294,7 +294,7 @@ class Rounds:
             if (known := this.settled()) is not None:
                 return known
             this.require("score")
-            this.record("score", found)
+            this.record("score", found.to_json())
             this.release_stakes()
             for agent, amount in sorted(found.amounts.items(), key=lambda x: x[1]):  # losses come in, gains go out
                 if amount:

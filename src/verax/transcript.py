@@ -78,7 +78,7 @@ class Spec(wire.Document):
     @property
     def digest(self) -> str:
         """SHA-256 of the canonical bytes."""
-        return digest_of(self)
+        return digest_of(self.to_json())
 
     @cached_property
     def chosen(self) -> Rule:

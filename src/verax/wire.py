@@ -100,7 +100,8 @@ def _refuse_constant(name: str) -> None:
 def _opened(value: Any) -> Any:
     """What JSON does not know, one level of it: the writer asks again for what stands inside."""
     if dataclasses.is_dataclass(value):
-        head, always, if_held = _form_of(type(value))
+        kind: Any = type(value)
+        head, always, if_held = _form_of(kind)
         found = head | {name: getattr(value, name) for name in always}
         return found | {name: held for name in if_held if (held := getattr(value, name))} if if_held else found
     if isinstance(value, Mapping):
