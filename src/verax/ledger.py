@@ -319,20 +319,17 @@ class Journal:
             if known.content != entry.content:
                 raise ConflictError(f"{id!r} was recorded before with other content; use another key")
             return known
-        if kind in ("posted", "pending") and entry.debit not in (None, HOUSE):
-            self._check_funds(str(entry.debit), entry.amount or 0)
-        if settles is not None and self._is_settled(settles):
+        debit, _, amount = sides
+        if kind in ("posted", "pending") and debit and amount and debit != HOUSE:
+            there = self.available(debit)
+            if there < amount:
+                raise LedgerError(f"{debit!r} has {there} to spend and {amount} are asked; fund it first")
+        settled = sa.select(_journal.c.id).where(_journal.c.settles == settles)
+        if settles is not None and self._connection.scalar(settled) is not None:
             raise ConflictError(f"{settles!r} is settled already; nothing was recorded")
         entry = replace(entry, hash=entry.sealed_by(head.hash))
         self._connection.execute(_journal.insert().values(**vars(entry)))
         return entry
-
-    def _check_funds(self, account: str, amount: int) -> None:
-        if (there := self.available(account)) < amount:
-            raise LedgerError(f"{account!r} has {there} to spend and {amount} are asked; fund it first")
-
-    def _is_settled(self, pending: str) -> bool:
-        return self._connection.scalar(sa.select(_journal.c.id).where(_journal.c.settles == pending)) is not None
 
 
 def _balances_of(entries: Iterable[Entry]) -> dict[str, int]:
