@@ -156,7 +156,10 @@ def text_of(value: Any) -> str:
     >>> text_of({"a": 1})
     '{\\n "a": 1\\n}\\n'
     """
-    return json.dumps(plain(value), indent=1) + "\n"
+    try:
+        return json.dumps(value, default=_opened, indent=1, allow_nan=False) + "\n"
+    except ValueError:
+        return json.dumps(plain(value), indent=1) + "\n"  # which names what is not finite, and refuses it
 
 
 # the one text that is hashed: ASCII, keys in order, no blanks
