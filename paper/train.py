@@ -33,7 +33,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from verax.reproduce.agents import Recipe, paper_recipes, predict, predict_attacked, train
+from verax.reproduce.agents import Recipe, paper_recipes, predict, train
 from verax.reproduce.datasets import load
 
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -91,7 +91,7 @@ def one(recipe: Recipe, data: Path, out: Path, attack: bool) -> None:
     arrays = {"clean": clean.astype(np.float16)}
     figures = {"accuracy": float((clean.argmax(1) == dataset.test_labels).mean()), "seconds": round(taken, 1)}
     if attack:
-        attacked = predict_attacked(net, dataset.test_images, dataset.test_labels, seed=recipe.seed)
+        attacked = predict(net, dataset.test_images, attacked=dataset.test_labels, seed=recipe.seed)
         arrays["attacked"] = attacked.astype(np.float16)
         figures["attacked_accuracy"] = float((attacked.argmax(1) == dataset.test_labels).mean())
     np.savez_compressed(out / f"{recipe.name}.npz", **arrays)

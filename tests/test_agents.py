@@ -29,8 +29,7 @@ if torch_there:
     import torch
 
     from verax.reproduce import agents
-    from verax.reproduce.agents import Recipe
-    from verax.reproduce.attacks import pgd
+    from verax.reproduce.agents import Recipe, pgd
 
 
 def idx(array):
@@ -386,7 +385,7 @@ def test_the_attack_stays_in_the_ball_and_in_0_to_1_and_lowers_accuracy(learned)
     again = pgd(net, images, labels, generator=torch.Generator().manual_seed(0))
     assert torch.equal(moved, again)
     clean = agents.predict(net, data.test_images)
-    attacked = agents.predict_attacked(net, data.test_images, data.test_labels)
+    attacked = agents.predict(net, data.test_images, attacked=data.test_labels)
     right, still_right = ((rows.argmax(1) == data.test_labels).mean() for rows in (clean, attacked))
     assert still_right < right - 0.3
 

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 import verax
 from verax import ConflictError, InputError, LedgerError, Reports
 from verax.cli import app
-from verax.ledger import HOUSE, Entry, Head, Ledger
+from verax.ledger import HOUSE, Entry, Head, Journal, Ledger
 from verax.rounds import TRANSITIONS, Receipt, Rounds, Settlement, Spec, commitment, content_of, settlement
 
 TASKS = tuple(f"t{i}" for i in range(60))
@@ -291,17 +291,17 @@ def test_probabilities_survive_submission_bit_by_bit(rounds):
     assert rounds.settle("r1").scores.scores == verax.score(whole, rule="ce").scores
 
 
-def test_a_forged_payment_is_not_equal_when_computed_again(tmp_path):
+def test_a_forged_payment_is_not_equal_when_computed_again(tmp_path, monkeypatch):
     """Even an operator who rewrites the whole chain cannot make a wrong payment follow from the transcript."""
     path = tmp_path / "verax.db"
     ledger = Ledger.open(str(path))
     rounds = sealed(Rounds(ledger))
-    honest = rounds._post
+    honest = Journal.transfer
 
-    def favour(journal, spec, found):
-        honest(journal, spec, dataclasses.replace(found, amounts=found.amounts | {"a0": found.amounts["a0"] + 100}))
+    def favour(journal, t):
+        return honest(journal, dataclasses.replace(t, amount=t.amount + 100) if t.id == "r1:pay:a0" else t)
 
-    rounds._post = favour
+    monkeypatch.setattr(Journal, "transfer", favour)
     rounds.settle("r1")
     assert ledger.verify() == []
     problems = rounds.verify("r1")
@@ -413,6 +413,7 @@ def test_the_commands_run_a_round_from_opening_to_verification(tmp_path, monkeyp
     assert "no submission" in run("verify", "r1", "--agent", "eve", code=2)
     assert "not a receipt" in run("verify", "r1", "--receipt", "a0.csv", code=2)
     assert "no database address" in run("show", "r1", "--db", "mysql:/x://", code=2)
+    assert "use SQLite or PostgreSQL" in run("show", "r1", "--db", "mysql://host/x", code=2)
 
 
 def test_a_key_makes_funding_happen_once(rounds):
@@ -620,6 +621,8 @@ def test_documents_of_rounds_are_read_by_type(rounds):
         Spec.from_json(BATCH.to_json() | {"tasks": [1, 2]})
     with pytest.raises(InputError, match="inf is no number"):
         Spec.from_json(BATCH.to_json() | {"significance": float("inf")})
+    with pytest.raises(InputError, match="nan is no number that a document can hold"):
+        _ = dataclasses.replace(BATCH, floor=float("nan")).digest
     assert list(rounds.show("r1")) == [
         "format", "round", "state", "digest", "secret_hash", "spec", "submissions", "escrow", "root", "settlement",
         "head",

@@ -21,7 +21,7 @@ import json
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -141,11 +141,11 @@ class Ledger:
         """The ledger of a database URL, or of an SQLite file by its path; made there unless told not to."""
         address = url if "://" in url else f"sqlite:///{Path(url)}"
         try:
+            if sa.make_url(address).get_backend_name() not in ("sqlite", "postgresql"):
+                raise LedgerError(f"{url!r}: that kind of database is not known; use SQLite or PostgreSQL")
             ledger = cls(_engine_of(address))
-        except exc.ArgumentError:
+        except (exc.ArgumentError, exc.NoSuchModuleError):
             raise LedgerError(f"{url!r} is no database address; give a file, or postgresql+psycopg://...") from None
-        except exc.NoSuchModuleError:
-            raise LedgerError(f"{url!r}: that kind of database is not known; use SQLite or PostgreSQL") from None
         except ModuleNotFoundError:
             raise ExtraMissing("PostgreSQL ledgers", "postgres") from None
         file = ledger._engine.url.database
@@ -236,17 +236,20 @@ class Journal:
             query = query.where(_journal.c.round == round)
         if kind is not None:
             query = query.where(_journal.c.kind == kind)
-        for row in self._connection.execute(query):
-            yield Entry(*row)
+        return (Entry(*row) for row in self._connection.execute(query))
+
+    def said(self, round: str, kind: str) -> list[Any]:
+        """What the records of a round and a kind say, in order."""
+        return [wire.parsed(e.body, f"entry {e.seq}") for e in self.entries(round, kind)]
 
     def get(self, id: str) -> Entry | None:
         """The entry of an id, if there is one."""
         row = self._connection.execute(sa.select(_journal).where(_journal.c.id == id)).first()
         return None if row is None else Entry(*row)
 
-    def among(self, *ids: str) -> set[str]:
-        """Those of the ids that are recorded."""
-        return {*self._connection.scalars(sa.select(_journal.c.id).where(_journal.c.id.in_(ids)))}
+    def among(self, *ids: str) -> list[Entry]:
+        """The entries of those ids that are recorded."""
+        return [Entry(*row) for row in self._connection.execute(sa.select(_journal).where(_journal.c.id.in_(ids)))]
 
     def last(self, round: str, kind: str, prefix: str = "") -> Entry | None:
         """The latest entry of a round and a kind, of those whose id begins with `prefix`."""
@@ -269,11 +272,11 @@ class Journal:
 
     def transfer(self, t: Transfer) -> Entry:
         """Move money now."""
-        return self._move_money(t, "posted", None)
+        return self._move_money(t, "posted")
 
     def hold(self, t: Transfer) -> Entry:
         """Hold money until it is posted or voided."""
-        return self._move_money(t, "pending", None)
+        return self._move_money(t, "pending")
 
     def post(self, id: str, pending: str) -> Entry:
         """Move what a pending transfer holds."""
@@ -285,58 +288,48 @@ class Journal:
 
     def available(self, account: str) -> int:
         """What an account may still spend: its balance less what pending transfers hold."""
-        j = _journal.c
-        total = sa.func.coalesce(sa.func.sum(j.amount), 0)
+        j, settled = _journal.c, sa.select(_journal.c.settles).where(_journal.c.settles.is_not(None))
+        moved = j.kind.in_(("posted", "post"))
+        held = sa.and_(j.debit == account, sa.or_(moved, sa.and_(j.kind == "pending", j.id.not_in(settled))))
+        change = sa.case((held, -j.amount), (sa.and_(j.credit == account, moved), j.amount), else_=0)
+        query = sa.select(sa.func.sum(change)).where(sa.or_(j.debit == account, j.credit == account))
+        return int(self._connection.scalar(query) or 0)
 
-        def summed(*where: sa.ColumnElement[bool]) -> int:
-            return int(self._connection.execute(sa.select(total).where(*where)).scalar_one())
-
-        effective = j.kind.in_(("posted", "post"))
-        voided = sa.select(j.settles).where(j.settles.is_not(None))
-        held = summed(j.debit == account, j.kind == "pending", j.id.not_in(voided))
-        return summed(j.credit == account, effective) - summed(j.debit == account, effective) - held
-
-    def _move_money(self, t: Transfer, kind: str, settles: str | None) -> Entry:
+    def _move_money(self, t: Transfer, kind: str) -> Entry:
         two = t.debit and t.credit and t.debit != t.credit
         if type(t.amount) is not int or not 0 < t.amount <= _MOST or not two:
             raise LedgerError(
                 f"transfer {t.id!r} of {t.amount!r} from {t.debit!r} to {t.credit!r}: two accounts, above 0"
             )
-        known = self.get(t.id)
-        if known is None and kind != "post" and t.debit != HOUSE and self.available(t.debit) < t.amount:
-            raise LedgerError(
-                f"{t.debit!r} has {self.available(t.debit)} to spend and {t.amount} are asked; fund it first"
-            )
         body = wire.canonical({"code": t.code})
-        return self._append(t.id, kind, t.round, body, (t.debit, t.credit, t.amount), settles)
+        return self._append(t.id, kind, t.round, body, (t.debit, t.credit, t.amount))
 
     def _settle_pending(self, id: str, pending: str, kind: str) -> Entry:
         held = self.get(pending)
-        if held is None or held.kind != "pending" or held.debit is None or held.credit is None or held.amount is None:
+        if held is None or held.kind != "pending":
             raise LedgerError(f"{pending!r} is no pending transfer; hold it first")
-        if kind == "post":
-            t = Transfer(id, held.debit, held.credit, held.amount, held.said["code"], held.round)
-            return self._move_money(t, kind, pending)
         return self._append(id, kind, held.round, held.body, (held.debit, held.credit, held.amount), pending)
 
     def _append(
         self, id: str, kind: str, round: str, body: str, sides: _Sides = (None, None, None), settles: str | None = None
     ) -> Entry:
-        head = self.head()
+        known, head = self.get(id), self.head()
         entry = Entry(head.count + 1, id, kind, round, *sides, settles, body, "")
-        known = self.get(id)
         if known is not None:
             if known.content != entry.content:
                 raise ConflictError(f"{id!r} was recorded before with other content; use another key")
             return known
-        if settles is not None and self._is_settled(settles):
+        debit, _, amount = sides
+        if kind in ("posted", "pending") and debit and amount and debit != HOUSE:
+            there = self.available(debit)
+            if there < amount:
+                raise LedgerError(f"{debit!r} has {there} to spend and {amount} are asked; fund it first")
+        settled = sa.select(_journal.c.id).where(_journal.c.settles == settles)
+        if settles is not None and self._connection.scalar(settled) is not None:
             raise ConflictError(f"{settles!r} is settled already; nothing was recorded")
-        values = asdict(entry) | {"hash": entry.sealed_by(head.hash)}
-        self._connection.execute(_journal.insert().values(**values))
-        return Entry(**values)
-
-    def _is_settled(self, pending: str) -> bool:
-        return self._connection.scalar(sa.select(_journal.c.id).where(_journal.c.settles == pending)) is not None
+        entry = replace(entry, hash=entry.sealed_by(head.hash))
+        self._connection.execute(_journal.insert().values(**vars(entry)))
+        return entry
 
 
 def _balances_of(entries: Iterable[Entry]) -> dict[str, int]:

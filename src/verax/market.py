@@ -20,10 +20,11 @@ import numpy.typing as npt
 
 from verax import wire
 from verax.errors import InputError, OptionError
+from verax.money import is_finite
 from verax.plan import Mechanism
 from verax.reports import Reports, checked_names, some
 from verax.rules import DEFAULT, RULES, Rule, RuleFunction, names_of, resolve
-from verax.schemes import is_finite, known_rule, rule_of, value_bounds
+from verax.schemes import known_rule, rule_of, value_bounds
 from verax.score import Score, Scores, pairwise, prepare, scored
 
 

@@ -90,6 +90,15 @@ def is_whole(*numbers: object) -> bool:
     return all(isinstance(n, int) and not isinstance(n, bool) and n >= 0 for n in numbers)
 
 
+def is_finite(*numbers: object) -> bool:
+    """Whether all are numbers to calculate with.
+
+    >>> is_finite(0.5, 2), is_finite(float("nan")), is_finite(True)
+    (True, False, False)
+    """
+    return all(isinstance(n, int | float) and not isinstance(n, bool) and -1e300 < n < 1e300 for n in numbers)
+
+
 def _decimal_of(number: str | int | Decimal, what: str) -> Decimal:
     """A number as it is written; the bound on digits keeps 1e999999999 from filling the memory."""
     if isinstance(number, bool) or not isinstance(number, str | Integral | Decimal):

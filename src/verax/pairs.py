@@ -24,11 +24,12 @@ from verax.statistic import GROUPS, Look, Part, Side, Statistic, check_size, gro
 
 
 class Pairs(NamedTuple):
-    """Values and errors, one a reference, and the error of their mean."""
+    """Values and errors, one a reference, and the error of their mean, by `share` where they do not count alike."""
 
     value: Floats
     stderr: Floats
     mean_stderr: float
+    share: Floats | None = None
 
     @property
     def middle(self) -> Ints:
@@ -38,6 +39,8 @@ class Pairs(NamedTuple):
 
     def over(self, how: str | None) -> tuple[float, float]:
         """Mean or median over the references; the median's error is its middle reference's."""
+        if self.share is not None:
+            return math.fsum((self.share * self.value).tolist()), self.mean_stderr
         if how != "median":
             return math.fsum(self.value) / len(self.value), self.mean_stderr
         return float(self.value[self.middle].sum() / 2), float(self.stderr[self.middle].sum() / 2)

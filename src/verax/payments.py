@@ -15,14 +15,13 @@ from typing import Any
 from verax import wire
 from verax.errors import InputError, OptionError
 from verax.frames import html_table, to_frame
-from verax.money import MOST_PLACES, Number, is_whole, major_text, minor_units, scale_of
+from verax.money import MOST_PLACES, Number, is_finite, is_whole, major_text, minor_units, scale_of
 from verax.reports import some
 from verax.rules import Rule, RuleFunction
 from verax.schemes import (
     Line,
     Participant,
     bias_of_clipping,
-    is_finite,
     line_amounts,
     participants_of,
     pot_amounts,
@@ -373,17 +372,20 @@ def _check_scores(scores: Scores) -> None:
         raise InputError("an agent's name is not text; score the reports again")
     if len({s.agent for s in scores.scores}) < len(scores.scores):
         raise InputError("an agent has two scores in one document; score the reports again")
-    for s in scores.scores:
-        _check_score(s, scores.tasks)
-
-
-def _check_score(s: Score, tasks: int) -> None:
-    if s.score is not None and not is_finite(s.score):
-        raise InputError(f"the score of {s.agent!r} is {s.score!r}, not a number; score the reports again")
-    if s.stderr is not None and not (is_finite(s.stderr) and s.stderr >= 0):
-        raise InputError(f"the stderr of {s.agent!r} is {s.stderr!r}, not 0 or more; score the reports again")
-    if not is_whole(s.tasks) or s.tasks > tasks:
-        raise InputError(f"{s.agent!r} answered {s.tasks!r} of {tasks} tasks, which cannot be; score the reports again")
+    told = [x for s in scores.scores for x in (s.score, s.stderr) if x is not None]
+    if is_finite(*told) and is_whole(*(s.tasks for s in scores.scores)):
+        wrong = [s for s in scores.scores if s.tasks > scores.tasks or (s.stderr or 0) < 0]
+    else:
+        wrong = list(scores.scores)
+    for s in wrong:
+        if s.score is not None and not is_finite(s.score):
+            raise InputError(f"the score of {s.agent!r} is {s.score!r}, not a number; score the reports again")
+        if s.stderr is not None and not (is_finite(s.stderr) and s.stderr >= 0):
+            raise InputError(f"the stderr of {s.agent!r} is {s.stderr!r}, not 0 or more; score the reports again")
+        if not is_whole(s.tasks) or s.tasks > scores.tasks:
+            raise InputError(
+                f"{s.agent!r} answered {s.tasks!r} of {scores.tasks} tasks, which cannot be; score the reports again"
+            )
 
 
 def _least_tasks(min_tasks: int) -> int:

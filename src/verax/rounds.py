@@ -20,8 +20,11 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 from urllib.parse import quote
 
@@ -65,6 +68,7 @@ TRANSITIONS: dict[tuple[str, str], str] = {
     ("open", "void"): "void",
     ("sealed", "void"): "void",
 }
+Transcript = tuple[Spec, list[tuple[str, Mapping[str, Any]]], str, str]
 _LATEST_FIRST = ("settle", "score", "void", "seal", "open")  # the steps that leave a record
 
 
@@ -81,19 +85,110 @@ class Receipt(wire.Document):
 
 
 @dataclass(frozen=True)
-class Shown(wire.Document, format=wire.ROUND):
-    """What may be known of a round now: before settlement nobody's report, nor the truth, nor the secret."""
+class _Round:
+    """One round inside one transaction: what is recorded of it, and what may come next."""
 
-    round: str
-    state: str
-    digest: str
-    secret_hash: str
-    spec: dict[str, Any]
-    submissions: tuple[dict[str, Any], ...]
-    escrow: int
-    root: str | None
-    settlement: dict[str, Any] | None
-    head: Head
+    journal: Journal
+    name: str
+    asked: dict[str, Spec]
+
+    @cached_property
+    def steps(self) -> dict[str, Entry]:
+        """The records of its steps, by name, but what it asks where that is known: it may be large."""
+        known = ("open",) if self.name in self.asked else ()
+        ids = [f"{self.name}:{step}" for step in (*_LATEST_FIRST, "secret") if step not in known]
+        return {e.id.removeprefix(f"{self.name}:"): e for e in self.journal.among(*ids)}
+
+    def said(self, step: str) -> Any:
+        """What a step has recorded that no round is without."""
+        entry = self.steps.get(step) or self.journal.get(f"{self.name}:{step}")
+        if entry is None:
+            raise LedgerError(f"no round is called {self.name!r}; open it first, or check db=")
+        return entry.said
+
+    def record(self, step: str, body: Any, kind: str | None = None) -> Entry:
+        return self.journal.record(f"{self.name}:{step}", kind or step, self.name, body)
+
+    def move(self, step: str, debit: str, credit: str, amount: int) -> Entry:
+        code = step.partition(":")[0]
+        return self.journal.transfer(Transfer(f"{self.name}:{step}", debit, credit, amount, code, self.name))
+
+    @property
+    def escrow(self) -> str:
+        return f"escrow:{self.name}"
+
+    @property
+    def spec(self) -> Spec:
+        if self.name not in self.asked:
+            self.asked[self.name] = Spec.from_json(self.said("open")["spec"])
+        return self.asked[self.name]
+
+    @property
+    def secret(self) -> str:
+        return str(self.said("secret")["secret"])
+
+    @property
+    def state(self) -> str:
+        there = {*self.steps, *(["open"] if self.name in self.asked else [])}
+        latest = next((step for step in _LATEST_FIRST if step in there), None)
+        return next((state for (_, step), state in TRANSITIONS.items() if step == latest), "none")
+
+    def require(self, step: str) -> None:
+        """Refuse a step that the table of transitions does not have."""
+        state = self.state
+        if (state, step) not in TRANSITIONS:
+            allowed = [name for (before, name) in TRANSITIONS if before == state]
+            raise ConflictError(
+                f"round {self.name!r} is {state} and cannot {step}; it can only {' or '.join(allowed) or 'be shown'}"
+            )
+
+    def submissions(self) -> list[tuple[str, Mapping[str, Any]]]:
+        """The submissions that count: in a batch each agent's last, by name; in a market all, in order."""
+        taken = [(body["agent"], body["content"]) for body in self.journal.said(self.name, "submit")]
+        return taken if self.spec.kind == "market" else sorted(dict(taken).items())
+
+    def key_of(self, mine: str, bound: str) -> str:
+        """The key of a submission without one: that of the report that stands if it is the same, else a new one.
+
+        In a market the last step of all stands, so that an agent may restore what another changed.
+        """
+        standing = self.journal.last(self.name, "submit", "" if self.spec.kind == "market" else mine)
+        if standing is not None and standing.id.startswith(mine) and standing.said["commitment"] == bound:
+            return standing.id.removeprefix(mine)
+        return f"{bound}:{0 if standing is None else standing.seq}"
+
+    def transcript(self) -> Transcript:
+        sealed, secret, taken = self.steps.get("seal"), self.secret, self.submissions()
+        if sealed is None:
+            raise ConflictError(f"round {self.name!r} is not sealed; seal it first")
+        root = root_of(taken, self.name, secret)
+        if root != sealed.said["root"]:
+            raise LedgerError(f"the submissions of round {self.name!r} are not those that were sealed; nothing is paid")
+        return self.spec, taken, secret, root
+
+    def settled(self) -> Settlement | None:
+        """What was settled, if it was."""
+        if "settle" not in self.steps:
+            return None
+        _ = self.spec.chosen  # a market's document is checked against what its rule can give
+        return Settlement.recorded(self.spec, self.said("score"))
+
+    def paid(self) -> dict[str, int]:
+        """What was really moved to (or from) each agent when the round was settled."""
+        found: dict[str, int] = defaultdict(int)
+        for e in self.journal.entries(self.name, "posted"):
+            if e.said["code"] == "pay" and e.debit and e.credit and e.amount:
+                gained = e.credit.startswith("agent:")
+                found[(e.credit if gained else e.debit).removeprefix("agent:")] += e.amount if gained else -e.amount
+        return found
+
+    def release_stakes(self) -> None:
+        for e in list(self.journal.entries(self.name, "pending")):
+            self.journal.void(f"{e.id}:release", e.id)
+
+    def give_back(self) -> None:
+        if rest := self.journal.available(self.escrow):
+            self.move("residue", self.escrow, HOUSE, rest)
 
 
 class Rounds:
@@ -103,23 +198,20 @@ class Rounds:
         self.ledger = ledger
         self._asked: dict[str, Spec] = {}  # specs may be large, and cannot change once a round is open
 
+    @contextmanager
+    def _reading(self, round: str) -> Iterator[_Round]:
+        with self.ledger.reading() as journal:
+            yield _Round(journal, round, self._asked)
+
+    @contextmanager
+    def _writing(self, round: str) -> Iterator[_Round]:
+        with self.ledger.writing() as journal:
+            yield _Round(journal, round, self._asked)
+
     def spec(self, round: str) -> Spec:
         """What a round asks."""
-        with self.ledger.reading() as journal:
-            return self._spec(journal, round)
-
-    def _spec(self, journal: Journal, round: str) -> Spec:
-        if round not in self._asked:
-            self._asked[round] = _recorded_spec(journal, round)
-        return self._asked[round]
-
-    def classes(self, round: str) -> tuple[str, ...]:
-        """The classes of a round."""
-        return self.spec(round).classes
-
-    def minor(self, round: str, amount: str) -> int:
-        """An amount in the round's currency, in minor units."""
-        return self.spec(round).minor(amount, "amount")
+        with self._reading(round) as this:
+            return this.spec
 
     def open(self, spec: Spec, *, secret: str | None = None) -> Entry:
         """Open a round: its spec is hashed and fixed, and a secret is committed to.
@@ -127,18 +219,15 @@ class Rounds:
         Opening the same round again, unchanged, answers as before.
         """
         check_spec(spec)
-        key = f"{spec.round}:open"
-        with self.ledger.writing() as journal:
-            known = journal.get(key)
-            if known is not None:
+        with self._writing(spec.round) as this:
+            if (known := this.journal.get(f"{spec.round}:open")) is not None:
                 if known.said["digest"] != spec.digest:
                     raise ConflictError(f"round {spec.round!r} is open with another spec; choose another name")
                 return known
             drawn = secret or secrets.token_hex(32)
-            journal.record(f"{spec.round}:secret", "secret", spec.round, {"secret": drawn})
+            this.record("secret", {"secret": drawn})
             promise = hashlib.sha256(drawn.encode()).hexdigest()
-            body = {"spec": spec.to_json(), "digest": spec.digest, "secret_hash": promise}
-            entry = journal.record(key, "open", spec.round, body)
+            entry = this.record("open", {"spec": spec.to_json(), "digest": spec.digest, "secret_hash": promise})
         self._asked[spec.round] = spec
         return entry
 
@@ -147,111 +236,100 @@ class Rounds:
 
         The same amount again is the same request, unless it has its own key.
         """
-        with self.ledger.writing() as journal:
-            spec = self._spec(journal, round)
-            credit = f"agent:{agent}" if agent else f"escrow:{round}"
-            sum_ = amount if amount is not None else spec.minor()
-            id = f"{round}:fund:{key or f'{credit}:{sum_}'}"
-            if journal.get(id) is None:
-                _require_step(journal, round, "fund")
-            return journal.transfer(Transfer(id, HOUSE, credit, sum_, "fund", round))
+        with self._writing(round) as this:
+            given = this.spec.minor() if amount is None else amount
+            credit = f"agent:{agent}" if agent else this.escrow
+            step = f"fund:{key or f'{credit}:{given}'}"
+            if this.journal.get(f"{round}:{step}") is None:
+                this.require("fund")
+            return this.move(step, HOUSE, credit, given)
 
     def submit(self, round: str, agent: str, report: Reports, *, key: str | None = None) -> Receipt:
         """Take an agent's report; in a market its stake is held first, or it is not taken.
 
         The same report as the one that stands is the same request; to be sure over a bad line, give a key.
         """
-        with self.ledger.writing() as journal:
-            spec = self._spec(journal, round)
-            content = content_of(report, spec)
+        with self._writing(round) as this:
+            spec, content = this.spec, content_of(report, this.spec)
             reports_of(spec, [(agent, content)])  # what could not be settled is refused now, not for everybody later
-            nonce = nonce_of(_secret_of(journal, round), round, agent, content)
+            nonce = nonce_of(this.secret, round, agent, content)
             bound = commitment(round, agent, content, nonce)
-            mine = f"{round}:submit:{quote(agent, safe='')}:"
-            id = mine + (key or _next_key(journal, spec, mine, bound))
-            if journal.get(id) is None:
-                _require_step(journal, round, "submit")
+            mine = f"submit:{quote(agent, safe='')}:"
+            step = mine + (key or this.key_of(f"{round}:{mine}", bound))
+            if this.journal.get(f"{round}:{step}") is None:
+                this.require("submit")
                 if spec.closed:
                     raise ConflictError(f"the deadline of round {round!r} has passed; nothing is taken any more")
                 if spec.kind == "market":
-                    most = stake(spec.mechanism, unit=spec.unit)
-                    journal.hold(Transfer(f"{id}:stake", f"agent:{agent}", f"escrow:{round}", most, "stake", round))
-            entry = journal.record(id, "submit", round, {"agent": agent, "commitment": bound, "content": content})
+                    sides = f"agent:{agent}", this.escrow, stake(spec.mechanism, unit=spec.unit)
+                    this.journal.hold(Transfer(f"{round}:{step}:stake", *sides, "stake", round))
+            entry = this.record(step, {"agent": agent, "commitment": bound, "content": content}, "submit")
             return Receipt(round, agent, bound, nonce, entry.seq, Head(entry.seq, entry.hash))
 
     def seal(self, round: str) -> Entry:
         """Take nothing more: fix the root of all commitments. The budget must be set aside by then."""
-        with self.ledger.writing() as journal:
-            known = journal.get(f"{round}:seal")
-            if known is not None:
+        with self._writing(round) as this:
+            if (known := this.steps.get("seal")) is not None:
                 return known
-            spec = self._spec(journal, round)
-            _require_step(journal, round, "seal")
+            spec = this.spec
+            this.require("seal")
             if spec.deadline is not None and not spec.closed:
                 raise ConflictError(f"round {round!r} takes submissions until {spec.deadline}; seal it after that")
-            taken = _live_submissions(journal, spec)
-            if not taken:
+            if not (taken := this.submissions()):
                 raise ConflictError(f"round {round!r} has no submissions; wait, or void it")
-            needed, held = spec.minor(), journal.available(f"escrow:{round}")
+            needed, held = spec.minor(), this.journal.available(this.escrow)
             if held < needed:
                 raise ConflictError(f"round {round!r} has {held} of {needed} minor units set aside; fund it first")
-            root = root_of(taken, round, _secret_of(journal, round))
-            return journal.record(f"{round}:seal", "seal", round, {"root": root, "submissions": len(taken)})
+            return this.record("seal", {"root": root_of(taken, round, this.secret), "submissions": len(taken)})
 
     def settle(self, round: str) -> Settlement:
         """Score, pay and post, once; every later call gives the same answer."""
-        with self.ledger.reading() as journal:
-            if journal.get(f"{round}:settle") is not None:
-                return _recorded_settlement(journal, self._spec(journal, round))
-            _require_step(journal, round, "score")
-            transcript = transcript_of(journal, round, self._spec(journal, round))
+        with self._reading(round) as this:
+            if (known := this.settled()) is not None:
+                return known
+            this.require("score")
+            transcript = this.transcript()
         found = settlement(*transcript)  # after reading: it may take long, and an SQLite reader keeps writers waiting
-        with self.ledger.writing() as journal:
-            if journal.get(f"{round}:settle") is not None:
-                return _recorded_settlement(journal, self._spec(journal, round))
-            _require_step(journal, round, "score")
-            journal.record(f"{round}:score", "score", round, found.to_json())
-            self._post(journal, transcript[0], found)
-            journal.record(f"{round}:settle", "settle", round, {"paid": sum(found.amounts.values())})
+        with self._writing(round) as this:
+            if (known := this.settled()) is not None:
+                return known
+            this.require("score")
+            this.record("score", found.to_json())
+            this.release_stakes()
+            for agent, amount in sorted(found.amounts.items(), key=lambda x: x[1]):  # losses come in, gains go out
+                if amount:
+                    sides = this.escrow, f"agent:{agent}"
+                    this.move(f"pay:{agent}", *(sides if amount > 0 else sides[::-1]), abs(amount))
+            this.give_back()
+            this.record("settle", {"paid": sum(found.amounts.values())})
         return found
-
-    def _post(self, journal: Journal, spec: Spec, found: Settlement) -> None:
-        """Let go of stakes, move what was won and lost, and give the rest back."""
-        round, escrow = spec.round, f"escrow:{spec.round}"
-        _release_stakes(journal, round)
-        for agent, amount in sorted(found.amounts.items(), key=lambda x: x[1]):  # losses come in before gains go out
-            if amount:
-                sides = (escrow, f"agent:{agent}") if amount > 0 else (f"agent:{agent}", escrow)
-                journal.transfer(Transfer(f"{round}:pay:{agent}", *sides, abs(amount), "pay", round))
-        _give_back(journal, round)
 
     def void(self, round: str) -> Entry:
         """Call the round off: stakes are let go and the budget goes back."""
-        with self.ledger.writing() as journal:
-            known = journal.get(f"{round}:void")
-            if known is not None:
+        with self._writing(round) as this:
+            if (known := this.steps.get("void")) is not None:
                 return known
-            _opening_of(journal, round)
-            _require_step(journal, round, "void")
-            _release_stakes(journal, round)
-            _give_back(journal, round)
-            return journal.record(f"{round}:void", "void-round", round, {})
+            this.said("open")
+            this.require("void")
+            this.release_stakes()
+            this.give_back()
+            return this.record("void", {}, "void-round")
 
     def show(self, round: str) -> dict[str, Any]:
         """What may be known now, as a document: before settlement nobody's report, nor the truth, nor the secret."""
-        with self.ledger.reading() as journal:
-            opened, state = _opening_of(journal, round).said, _state_of(journal, round)
-            spec, sealed = opened["spec"], journal.get(f"{round}:seal")
-            settled = journal.get(f"{round}:score") if state == "settled" else None
+        with self._reading(round) as this:
+            opened, state, sealed = this.said("open"), this.state, this.steps.get("seal")
+            spec, settled = opened["spec"], this.said("score") if state == "settled" else None
             if settled is None and spec["truth"] is not None:
                 spec = spec | {"truth": "not shown before settlement"}
-            taken = [(e.seq, e.said) for e in journal.entries(round, "submit")]
-            return Shown(
-                round, state, opened["digest"], opened["secret_hash"], spec,
-                tuple({"agent": s["agent"], "commitment": s["commitment"], "entry": seq} for seq, s in taken),
-                journal.available(f"escrow:{round}"), sealed.said["root"] if sealed else None,
-                settled.said if settled else None, journal.head(),
-            ).to_json()  # fmt: skip
+            taken = [(e.seq, e.said) for e in this.journal.entries(round, "submit")]
+            return {
+                "format": wire.ROUND, "round": round, "state": state,
+                "digest": opened["digest"], "secret_hash": opened["secret_hash"], "spec": spec,
+                "submissions": [{"agent": s["agent"], "commitment": s["commitment"], "entry": n} for n, s in taken],
+                "escrow": this.journal.available(this.escrow), "root": sealed.said["root"] if sealed else None,
+                "settlement": settled, "head": this.journal.head().to_json(),
+            }  # fmt: skip
 
     def verify(self, round: str | None = None, *heads: Head) -> list[str]:
         """Every problem of the journal, and of a round's settlement computed again; [] if there is none."""
@@ -259,15 +337,15 @@ class Rounds:
         if problems or round is None:
             return problems
         with self.ledger.reading() as journal:
-            opened = _opening_of(journal, round).said
+            this = _Round(journal, round, {})  # what is recorded, not what is remembered
+            opened = this.said("open")
             if digest_of(opened["spec"]) != opened["digest"]:
                 return ["the round's spec is not the one that was hashed at opening"]
-            settled = journal.get(f"{round}:score") if _state_of(journal, round) == "settled" else None
-            if settled is None:
+            if this.state != "settled":
                 return []
-            if hashlib.sha256(settled.said["secret"].encode()).hexdigest() != opened["secret_hash"]:
+            if hashlib.sha256(this.said("score")["secret"].encode()).hexdigest() != opened["secret_hash"]:
                 return ["the published secret is not the one committed to at opening"]
-            posted, transcript = _posted_amounts(journal, round), transcript_of(journal, round)
+            posted, transcript = this.paid(), this.transcript()
         due = settlement(*transcript).amounts
         return [
             f"agent {a!r} was paid {posted.get(a, 0)} and the transcript gives {due.get(a, 0)}"
@@ -277,103 +355,16 @@ class Rounds:
     def payment(self, round: str, agent: str) -> tuple[int, int]:
         """What an agent was paid, and what the transcript gives when computed again."""
         with self.ledger.reading() as journal:
-            if _state_of(journal, round) != "settled":
+            this = _Round(journal, round, {})
+            if this.state != "settled":
                 raise ConflictError(f"round {round!r} is not settled; there is no payment to verify yet")
-            posted, transcript = _posted_amounts(journal, round), transcript_of(journal, round)
+            posted, transcript = this.paid(), this.transcript()
         due = settlement(*transcript).amounts
         if agent not in due:
             raise InputError(f"agent {agent!r} has no submission in round {round!r}")
         return posted.get(agent, 0), due[agent]
 
 
-def _opening_of(journal: Journal, round: str, record: str = "open") -> Entry:
-    entry = journal.get(f"{round}:{record}")
-    if entry is None:
-        raise LedgerError(f"no round is called {round!r}; open it first, or check db=")
-    return entry
-
-
-def _recorded_spec(journal: Journal, round: str) -> Spec:
-    return Spec.from_json(_opening_of(journal, round).said["spec"])
-
-
-def _secret_of(journal: Journal, round: str) -> str:
-    return str(_opening_of(journal, round, "secret").said["secret"])
-
-
-def _state_of(journal: Journal, round: str) -> str:
-    there = journal.among(*(f"{round}:{step}" for step in _LATEST_FIRST))
-    latest = next((step for step in _LATEST_FIRST if f"{round}:{step}" in there), None)
-    return next((state for (_, step), state in TRANSITIONS.items() if step == latest), "none")
-
-
-def _next_key(journal: Journal, spec: Spec, mine: str, bound: str) -> str:
-    """The key of a submission without one: that of the report that stands if it is the same, else a new one.
-
-    In a market the last step of all stands, so that an agent may restore what another changed.
-    """
-    standing = journal.last(spec.round, "submit", "" if spec.kind == "market" else mine)
-    if standing is not None and standing.id.startswith(mine) and standing.said["commitment"] == bound:
-        return standing.id.removeprefix(mine)
-    return f"{bound}:{0 if standing is None else standing.seq}"
-
-
-def _require_step(journal: Journal, round: str, step: str) -> None:
-    """Refuse a step that the table of transitions does not have."""
-    state = _state_of(journal, round)
-    if (state, step) not in TRANSITIONS:
-        allowed = [name for (before, name) in TRANSITIONS if before == state]
-        raise ConflictError(
-            f"round {round!r} is {state} and cannot {step}; it can only {' or '.join(allowed) or 'be shown'}"
-        )
-
-
-def _live_submissions(journal: Journal, spec: Spec) -> list[tuple[str, Mapping[str, Any]]]:
-    """The submissions that count: in a batch each agent's last, by name; in a market all, in order."""
-    bodies = [e.said for e in journal.entries(spec.round, "submit")]
-    taken = [(body["agent"], body["content"]) for body in bodies]
-    return taken if spec.kind == "market" else sorted(dict(taken).items())
-
-
-def transcript_of(
-    journal: Journal, round: str, spec: Spec | None = None
-) -> tuple[Spec, list[tuple[str, Mapping[str, Any]]], str, str]:
+def transcript_of(journal: Journal, round: str) -> Transcript:
     """What was sealed, and nothing else that a settlement rests on: spec (as recorded), submissions, secret, root."""
-    spec = spec or _recorded_spec(journal, round)
-    sealed, secret = journal.get(f"{round}:seal"), _secret_of(journal, round)
-    if sealed is None:
-        raise ConflictError(f"round {round!r} is not sealed; seal it first")
-    taken = _live_submissions(journal, spec)
-    root = root_of(taken, round, secret)
-    if root != sealed.said["root"]:
-        raise LedgerError(f"the submissions of round {round!r} are not those that were sealed; nothing is paid")
-    return spec, taken, secret, root
-
-
-def _recorded_settlement(journal: Journal, spec: Spec) -> Settlement:
-    entry = journal.get(f"{spec.round}:score")
-    assert entry is not None
-    _ = spec.chosen  # a market's document is checked against what its rule can give
-    return Settlement.recorded(spec, entry.said)
-
-
-def _posted_amounts(journal: Journal, round: str) -> dict[str, int]:
-    """What was really moved to (or from) each agent when the round was settled."""
-    found: dict[str, int] = {}
-    for e in journal.entries(round, "posted"):
-        if e.said["code"] == "pay" and e.debit and e.credit and e.amount:
-            gained = e.credit.startswith("agent:")
-            agent = (e.credit if gained else e.debit).removeprefix("agent:")
-            found[agent] = found.get(agent, 0) + (e.amount if gained else -e.amount)
-    return found
-
-
-def _release_stakes(journal: Journal, round: str) -> None:
-    for e in list(journal.entries(round, "pending")):
-        journal.void(f"{e.id}:release", e.id)
-
-
-def _give_back(journal: Journal, round: str) -> None:
-    rest = journal.available(f"escrow:{round}")
-    if rest:
-        journal.transfer(Transfer(f"{round}:residue", f"escrow:{round}", HOUSE, rest, "residue", round))
+    return _Round(journal, round, {}).transcript()

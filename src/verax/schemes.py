@@ -7,12 +7,12 @@ as they stand, so every machine pays the same. What clipping at 0 adds is told b
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
 from verax.errors import OptionError
-from verax.money import Number, exact
+from verax.money import Number, exact, is_finite
 from verax.plan import Mechanism
 from verax.rules import Rule, RuleFunction, resolve
 from verax.score import Score
@@ -115,21 +115,12 @@ def value_bounds(rule: Rule) -> tuple[float, float] | None:
     """
     if rule.low is None or rule.high is None:
         return None
-    if not (is_finite(rule.low) and is_finite(rule.high) and rule.low < rule.high):
+    if not is_finite(rule.low, rule.high) or rule.low >= rule.high:
         raise OptionError(
             f"rule {rule.name!r} has bounds {rule.low!r} and {rule.high!r}; give two numbers, the lower first"
         )
     low, high = rule.bounds or (0.0, 0.0)
     return min(0.0, low), max(0.0, high)
-
-
-def is_finite(number: object) -> bool:
-    """Whether it is a number to calculate with.
-
-    >>> is_finite(0.5), is_finite(math.nan), is_finite(True)
-    (True, False, False)
-    """
-    return isinstance(number, int | float) and not isinstance(number, bool) and -1e300 < number < 1e300
 
 
 def terms_of(
@@ -221,11 +212,10 @@ def pot_amounts(total: int, participants: Sequence[Participant]) -> list[int]:
     return amounts
 
 
-def split_equally(participant: Participant, amount: int) -> Iterator[tuple[str, int]]:
+def split_equally(participant: Participant, amount: int) -> list[tuple[str, int]]:
     """Equal shares among the members; the units left over go in the order of names."""
-    if participant.members:
-        part, left = divmod(amount, len(participant.members))
-        yield from ((agent, part + (i < left)) for i, agent in enumerate(participant.members))
+    part, left = divmod(amount, max(1, len(participant.members)))
+    return [(agent, part + (i < left)) for i, agent in enumerate(participant.members)]
 
 
 def clipping_bias(score: float, stderr: float) -> float:
@@ -244,21 +234,16 @@ def clipping_bias(score: float, stderr: float) -> float:
 
 
 def bias_of_clipping(total: int, participants: Sequence[Participant], line: Line | None) -> dict[str, float]:
-    """What clipping at 0 adds to each agent's pay, in minor units: a statement about money, never money."""
-    added = _moved_in_pot(total, participants) if line is None else _added_by_line(total, participants, line)
+    """What clipping at 0 adds to each agent's pay, in minor units: a statement about money, never money.
+
+    A pot has no money to add: what clipping gives to some it takes from all by their shares. To first order.
+    """
+    each, noise = Fraction(total, len(participants)), [Fraction(p.noise) for p in participants]
+    if line is not None:
+        added = [min(each, x * each / line.bounds.top) for x in noise]
+    else:
+        pot = sum(p.positive for p in participants) or Fraction(1)  # where nothing is positive, nothing is shared out
+        share = total / pot if any(p.positive for p in participants) else Fraction(0)
+        moved = (share * (x - sum(noise) * p.positive / pot) for p, x in zip(participants, noise, strict=True))
+        added = [max(Fraction(-total), min(Fraction(total), x)) for x in moved]
     return {a: float(x / len(p.members)) for p, x in zip(participants, added, strict=True) for a in p.members}
-
-
-def _added_by_line(total: int, participants: Sequence[Participant], line: Line) -> list[Fraction]:
-    each = Fraction(total, len(participants))
-    return [min(each, Fraction(p.noise) * each / line.bounds.top) for p in participants]
-
-
-def _moved_in_pot(total: int, participants: Sequence[Participant]) -> list[Fraction]:
-    """A pot has no money to add: what clipping gives to some it takes from all by their shares. To first order."""
-    pot = sum(p.positive for p in participants)
-    if not pot:
-        return [Fraction(0)] * len(participants)
-    noise = sum(Fraction(p.noise) for p in participants)
-    moved = (total * (Fraction(p.noise) - noise * p.positive / pot) / pot for p in participants)
-    return [max(Fraction(-total), min(Fraction(total), x)) for x in moved]

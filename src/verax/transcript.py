@@ -78,7 +78,7 @@ class Spec(wire.Document):
     @property
     def digest(self) -> str:
         """SHA-256 of the canonical bytes."""
-        return digest_of(self)
+        return digest_of(self.to_json())
 
     @cached_property
     def chosen(self) -> Rule:
@@ -254,7 +254,7 @@ def settlement(spec: Spec, submissions: Sequence[tuple[str, Content]], secret: s
         clusters=groups, rule=spec.chosen,
     )  # fmt: skip
     amounts = nothing | {p.agent: p.amount for p in paid}
-    due = _payments_of(spec, amounts, paid.notes)
+    due = replace(paid, payments=tuple(map(Payment, amounts, amounts.values())))
     return Settlement(amounts, scores, secret, root, tuple(twins), paid.notes, due)
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
-import math
 from collections.abc import Mapping
 from typing import Any, ClassVar, Self, TypeVar
 
@@ -31,7 +30,6 @@ _MADE_BY = {
 }
 MOST_CHARACTERS = 2**30
 MOST_DEEP = 64
-_PLAIN = {int, str, bool, type(None)}  # a list of these is JSON as it is, and may be long
 _NESTED = {dict, list}
 T = TypeVar("T")
 
@@ -71,8 +69,8 @@ class Document:
 
     def to_json(self) -> dict[str, Any]:
         """The JSON form, as plain dicts and lists."""
-        head = {} if self.format is None else {"format": self.format}
-        return {**head, **_fields(self)}
+        found: dict[str, Any] = plain(self)
+        return found
 
     def check(self) -> None:
         """Refuse what is of the right types and cannot be; asked of whatever is read."""
@@ -94,31 +92,32 @@ def plain(value: Any) -> Any:
     >>> plain({"a": (1, 2.5)})
     {'a': [1, 2.5]}
     """
-    if value is None or isinstance(value, str | bool | int):
-        return value
-    if isinstance(value, float):
-        if not math.isfinite(value):
-            raise InputError(f"{value} is no number that a document can hold; leave it out")
-        return float(value)
-    if isinstance(value, list | tuple) and {*map(type, value)} <= _PLAIN:
-        return list(value)
+    return json.loads(json.dumps(value, default=_opened), parse_constant=_refuse_constant)
+
+
+def _refuse_constant(name: str) -> None:
+    raise InputError(f"{float(name)} is no number that a document can hold; leave it out")
+
+
+def _opened(value: Any) -> Any:
+    """What JSON does not know, one level of it: the writer asks again for what stands inside."""
     if dataclasses.is_dataclass(value):
-        # a document inside another one keeps its format
-        return value.to_json() if hasattr(value, "to_json") else _fields(value)
+        kind: Any = type(value)
+        head, always, if_held = _form_of(kind)
+        found = head | {name: getattr(value, name) for name in always}
+        return found | {name: held for name in if_held if (held := getattr(value, name))} if if_held else found
     if isinstance(value, Mapping):
-        return {str(k): plain(v) for k, v in value.items()}
-    if hasattr(value, "tolist"):
-        return plain(value.tolist())
-    return [plain(each) for each in value]
+        return dict(value)
+    return value.tolist() if hasattr(value, "tolist") else [*value]
 
 
-def _fields(value: Any) -> dict[str, Any]:
-    return {f.name: plain(held) for f in dataclasses.fields(value) if _written(f, held := getattr(value, f.name))}
-
-
-def _written(field: dataclasses.Field[Any], held: Any) -> bool:
-    how = field.metadata.get("written", True)
-    return bool(held) if how == "if given" else bool(how)
+@functools.cache
+def _form_of(kind: Any) -> tuple[dict[str, Any], list[str], list[str]]:
+    """A dataclass's head, which it keeps inside another one too, and its fields: always written, and if given."""
+    name = kind.format if issubclass(kind, Document) else None
+    how = {f.name: f.metadata.get("written", True) for f in dataclasses.fields(kind)}
+    always, if_held = ([n for n, written in how.items() if written == asked] for asked in (True, "if given"))
+    return {} if name is None else {"format": name}, always, if_held
 
 
 def decoded(kind: type[T], document: Any, what: str = "the document") -> T:
@@ -126,12 +125,12 @@ def decoded(kind: type[T], document: Any, what: str = "the document") -> T:
     try:
         found = msgspec.convert(document, kind)
         again = plain(found)
+        strange = None if again == document else _difference(document, again)
     except msgspec.ValidationError as error:
         seen = str(error).replace(" - at ", " at ")
         raise InputError(f"{what}: {seen[:1].lower()}{seen[1:]}; make it again") from None
     except (RecursionError, OverflowError):
         raise InputError(f"{what} is nested too deeply, or has a number too large; make it again") from None
-    strange = _difference(document, again)
     if strange is not None:
         raise InputError(f"{what} has {strange}; make it again")
     if isinstance(found, Document):
@@ -146,39 +145,40 @@ def _difference(given: Any, understood: Any, path: str = "$") -> str | None:
         strange += [f"object missing required field `{name}` at `{path}`" for name in understood if name not in given]
         known = [(f"{path}.{name}", held, understood[name]) for name, held in given.items() if name in understood]
     elif isinstance(given, list | tuple) and isinstance(understood, list) and len(given) == len(understood):
-        strange, pairs = [], zip(given, understood, strict=True)
-        known = [(f"{path}[{i}]", held, mine) for i, (held, mine) in enumerate(pairs) if held is not mine]
+        strange, known = [], [(f"{path}[{i}]", *both) for i, both in enumerate(zip(given, understood, strict=True))]
     else:
         return None if given == understood else f"something unknown at `{path}`"
-    places = (_difference(held, mine, where) for where, held, mine in known)
+    places = (_difference(held, mine, where) for where, held, mine in known if held != mine)
     return next((found for found in (*strange, *places) if found is not None), None)
 
 
-def text_of(value: Any, **how: Any) -> str:
+def text_of(value: Any) -> str:
     """A document, or anything `plain` takes, as JSON text.
 
     >>> text_of({"a": 1})
     '{\\n "a": 1\\n}\\n'
     """
-    document = value.to_json() if isinstance(value, Document) else plain(value)
-    return json.dumps(document, allow_nan=False, **({"indent": 1} | how)) + "\n"
+    try:
+        return json.dumps(value, default=_opened, indent=1, allow_nan=False) + "\n"
+    except ValueError:
+        return json.dumps(plain(value), indent=1) + "\n"  # which names what is not finite, and refuses it
 
 
 # the one text that is hashed: ASCII, keys in order, no blanks
 canonical = functools.partial(
-    json.dumps, default=plain, ensure_ascii=True, sort_keys=True, separators=(",", ":"), allow_nan=False
+    json.dumps, default=_opened, ensure_ascii=True, sort_keys=True, separators=(",", ":"), allow_nan=False
 )
 
 
-def parsed(text: str | bytes, source: str = "the text", most: int = MOST_CHARACTERS) -> Any:
+def parsed(text: str | bytes, source: str = "the text") -> Any:
     """JSON text as plain dicts and lists.
 
     >>> parsed("[1, NaN]", "file.json")
     Traceback (most recent call last):
     verax.errors.InputError: file.json: not JSON (invalid character (byte 4)); make it again
     """
-    if len(text) > most:
-        raise InputError(f"{source}: longer than {most:,} characters; give a document that verax wrote")
+    if len(text) > MOST_CHARACTERS:
+        raise InputError(f"{source}: longer than {MOST_CHARACTERS:,} characters; give a document that verax wrote")
     try:
         found = msgspec.json.decode(text)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -186,16 +186,10 @@ def parsed(text: str | bytes, source: str = "the text", most: int = MOST_CHARACT
         raise InputError(f"{source}: not JSON ({reason}); make it again") from None
     except RecursionError:
         raise InputError(f"{source}: nested too deeply; give a document that verax wrote") from None
-    if _deeper(found, MOST_DEEP):
-        raise InputError(f"{source}: nested more than {MOST_DEEP} deep; give a document that verax wrote")
+    level, depth = [found], 0
+    while level := [each for each in level if type(each) in _NESTED]:
+        depth += 1
+        if depth > MOST_DEEP:
+            raise InputError(f"{source}: nested more than {MOST_DEEP} deep; give a document that verax wrote")
+        level = [inner for each in level for inner in (each.values() if type(each) is dict else each)]
     return found
-
-
-def _deeper(value: Any, most: int) -> bool:
-    level = [value] if type(value) in _NESTED else []
-    for _ in range(most):
-        level = [inner for each in level for inner in (each.values() if type(each) is dict else each)
-                 if type(inner) in _NESTED]  # fmt: skip
-        if not level:
-            return False
-    return True

@@ -14,7 +14,7 @@ import click
 import typer
 from typer.core import TyperGroup
 
-from verax.cli import compare, market, pay, reproduce, rounds, score
+from verax.cli import compare, money, reproduce, rounds, score
 from verax.cli.options import as_options, option_names
 from verax.errors import VeraxError
 
@@ -67,7 +67,9 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-for command in (score.score, score.audit, compare.compare, pay.pay, market.market, reproduce.reproduce, reproduce.demo):
+for command in (
+    score.score, score.audit, compare.compare, money.pay, money.market, reproduce.reproduce, reproduce.demo
+):  # fmt: skip
     app.command()(command)
 app.add_typer(rounds.app, name="round")
 

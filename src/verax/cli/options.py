@@ -117,16 +117,11 @@ class ReadingOptions:
 
 
 @dataclass(frozen=True)
-class EngineOptions:
-    """What counts."""
+class PairedOptions(ReadingOptions, KnownOptions, AgainstOptions):
+    """All that is asked of reports that are scored beside one another."""
 
     backend: str = _asked("What counts: auto, numpy, numba or torch. It never changes a score.", "auto")
     threads: int | None = _asked("How many threads count; every core if not given.", metavar="N")
-
-
-@dataclass(frozen=True)
-class PairedOptions(EngineOptions, ReadingOptions, KnownOptions, AgainstOptions):
-    """All that is asked of reports that are scored beside one another."""
 
     def mechanism(self, classes: Iterable[str] | None) -> Mechanism:
         """The mechanism asked for, with the rule loaded and the sign read."""

@@ -88,7 +88,9 @@ def fund(
 ) -> None:
     """Set the budget aside, or put money on an agent's account."""
     rounds = _rounds_in(db)
-    entry = rounds.fund(round, rounds.minor(round, amount) if amount is not None else None, agent=agent, key=key)
+    entry = rounds.fund(
+        round, rounds.spec(round).minor(amount, "amount") if amount is not None else None, agent=agent, key=key
+    )
     _print_document(
         {"round": round, "entry": entry.seq, "debit": entry.debit, "credit": entry.credit, "amount": entry.amount}
     )
@@ -106,7 +108,7 @@ def submit(
     from verax import tables
 
     rounds = _rounds_in(db)
-    taken = rounds.submit(round, agent, tables.read_prediction(report, rounds.classes(round)), key=key)
+    taken = rounds.submit(round, agent, tables.read_prediction(report, rounds.spec(round).classes), key=key)
     _print_document(taken.to_json())
 
 

@@ -90,9 +90,7 @@ def one_peer(reports: Reports, i: int, seed: str) -> npt.NDArray[np.bool_]:
     return np.array([a == drawn for a in reports.agents])
 
 
-def beside(
-    side: Side, plan: Plan, i: int, *, errors: bool = True, weights: Floats | None = None
-) -> Part | None:
+def beside(side: Side, plan: Plan, i: int, *, errors: bool = True, weights: Floats | None = None) -> Part | None:
     """Agent i, put together over its references (by `weights`); None if no pair has enough tasks."""
     report = _report_of(side.reports, plan, i)
     chosen = references_of(side, plan, i)
@@ -103,7 +101,7 @@ def beside(
     if not len(references):
         return None
     over = plan.over if side.references is None else None
-    share = None if weights is None else weights[chosen][able]
+    share = None if weights is None else weights[chosen][able] / math.fsum(weights[chosen][able].tolist())
     value, stderr = _pairs_of(side, plan, report, references, share).over(over)
     if math.isnan(stderr) and errors:
         stderr = _left_out_in_turn(side, plan, report, references, over, share)
@@ -145,20 +143,22 @@ def _enough_in_common(report: Report, signal: Public, plan: Plan, references: La
     return able
 
 
-def _pairs_of(side: Side, plan: Plan, report: Report, references: Labels) -> Pairs:
+def _pairs_of(side: Side, plan: Plan, report: Report, references: Labels, share: Floats | None = None) -> Pairs:
     """One report beside references that share enough tasks with it."""
     classes, half = len(side.reports.classes), halves(side.reports.tasks) if plan.sign == "split" else None
-    found = _joined(report, references, classes, side.signal, half, plan)
+    found = _joined(report, references, classes, side.signal, half, plan, share)
     return found if plan.mechanism.draws is None else _sampled(report, references, classes, found, plan)
 
 
 def _joined(
-    report: Report, references: Labels, classes: int, signal: Public, half: npt.NDArray[Any] | None, plan: Plan
-) -> Pairs:
+    report: Report, references: Labels, classes: int, signal: Public, half: npt.NDArray[Any] | None, plan: Plan,
+    weights: Floats | None = None,
+) -> Pairs:  # fmt: skip
     """Any rule, pair by pair, from the reports themselves."""
     answered = _answered(report)
     value, stderr, phi = [], [], np.zeros(len(report))
-    for reference in references:
+    counted = np.full(len(references), 1 / len(references)) if weights is None else weights
+    for reference, weight in zip(references, counted, strict=True):
         common = answered & (reference >= 0)
         chosen = [common] if half is None else [common & (half == h) for h in (0, 1)]
         joints = [Joint.of(report[c], reference[c], classes, signal.take(c)) for c in chosen]
@@ -168,8 +168,8 @@ def _joined(
         stderr.append(math.fsum(w * e.stderr for w, e in zip(share, found, strict=True)))
         for c, e in zip(chosen, found, strict=True):
             psi = influence_by_task(e.influence, report[c], reference[c], signal.take(c))
-            phi[c] += (psi - psi.sum() / max(len(psi), 1)) / common.sum()
-    return Pairs(np.array(value), np.array(stderr), mean_error(phi / len(references), half))
+            phi[c] += weight * (psi - psi.sum() / max(len(psi), 1)) / common.sum()
+    return Pairs(np.array(value), np.array(stderr), mean_error(phi, half), weights)
 
 
 def _estimate_of(joint: Joint, other_half: Joint, plan: Plan) -> Estimate:
@@ -187,14 +187,17 @@ def influence_by_task(influence: Floats, report: Report, reference: Labels, sign
     return np.asarray(influence[0 if signal.strata is None else signal.strata, held, reference])
 
 
-def _left_out_in_turn(side: Side, plan: Plan, report: Report, references: Labels, over: str | None) -> float:
+def _left_out_in_turn(
+    side: Side, plan: Plan, report: Report, references: Labels, over: str | None, share: Floats | None = None
+) -> float:
     """The error of a user's own rule: score again without each group of tasks."""
     group, found = groups(side.reports.tasks), []
     for g in np.unique(group):
         keep, classes = group != g, len(side.reports.classes)
         able = _enough_in_common(report[keep], side.signal.take(keep), plan, references[:, keep])
         if able.any():
-            pairs = _joined(report[keep], references[able][:, keep], classes, side.signal.take(keep), None, plan)
+            left = None if share is None else share[able] / share[able].sum()
+            pairs = _joined(report[keep], references[able][:, keep], classes, side.signal.take(keep), None, plan, left)
             found.append(pairs.over(over)[0])
     return jackknifed(found)
 

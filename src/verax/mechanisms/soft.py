@@ -1,7 +1,7 @@
 """One reference a task that many agents make together: rows (N, L) in place of labels, which may be unsure.
 
-With g(n, .) such a row, an agent is scored by <S, delta(X, g)>, delta = X^T M g / (N - 1): linear in what it reports, so
-that it is Correlated Agreement against a mixture of references, truthful when each of them is, whatever made g, as
+With g(n, .) such a row, an agent is scored by <S, delta(X, g)>, delta = X^T M g / (N - 1): linear in what it reports,
+so that it is Correlated Agreement against a mixture of references, truthful when each of them is, whatever made g, as
 long as nothing the agent itself reports is in it.
 """
 

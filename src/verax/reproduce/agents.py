@@ -21,7 +21,6 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from verax.errors import InputError
-from verax.reproduce.attacks import pgd
 from verax.reproduce.datasets import Dataset
 
 Rows = npt.NDArray[np.float32]
@@ -196,10 +195,10 @@ def _own_data(recipe: Recipe, dataset: Dataset, device: torch.device) -> tuple[t
     """The images a recipe draws, in 0..1, and their labels, some of them noised if it says so."""
     rng = np.random.default_rng(recipe.seed)
     chosen = rng.choice(len(dataset.train_labels), min(recipe.images, len(dataset.train_labels)), replace=False)
-    labels = dataset.train_labels[chosen].copy()
+    labels, images = dataset.train_labels[chosen], torch.from_numpy(dataset.train_images[chosen])
     wrong = rng.random(len(labels)) < recipe.noise
     labels[wrong] = rng.integers(0, 10, int(wrong.sum()))
-    images = torch.from_numpy(dataset.train_images[chosen].copy()).to(device).float() / 255
+    images = images.to(device).float() / 255
     return images.contiguous(memory_format=torch.channels_last), torch.from_numpy(labels).to(device)
 
 
@@ -243,27 +242,52 @@ def _save_run(kept: Path, recipe: Recipe, net: nn.Module, shuffle: torch.Generat
     beside.replace(kept)
 
 
-def predict(net: nn.Module, images: npt.NDArray[np.uint8], *, batch: int = 1000) -> Rows:
-    """Probabilities (N, L) of images given as bytes."""
+def predict(
+    net: nn.Module,
+    images: npt.NDArray[np.uint8],
+    *,
+    attacked: npt.NDArray[np.int64] | None = None,
+    seed: int = 0,
+    batch: int = 1000,
+) -> Rows:
+    """Probabilities (N, L) of images given as bytes; with their labels as `attacked`, of these after an attack."""
     device = next(net.parameters()).device
+    generator = torch.Generator(device=device).manual_seed(seed)
     found = []
-    with torch.no_grad():
-        for part in np.array_split(images, max(1, len(images) // batch)):
-            x = torch.from_numpy(part.copy()).to(device).float() / 255
+    for part in np.array_split(np.arange(len(images)), max(1, len(images) // batch)):
+        x = torch.from_numpy(images[part]).to(device).float() / 255
+        if attacked is not None:
+            x = pgd(net, x, torch.from_numpy(attacked[part]).to(device), generator=generator)
+        with torch.no_grad():
             found.append(net(x).softmax(1).cpu().numpy())
     return np.concatenate(found).astype(np.float32)
 
 
-def predict_attacked(
-    net: nn.Module, images: npt.NDArray[np.uint8], labels: npt.NDArray[np.int64], *, seed: int = 0, batch: int = 1000
-) -> Rows:
-    """Probabilities of the same images after an attack on this very network."""
-    device = next(net.parameters()).device
-    generator = torch.Generator(device=device).manual_seed(seed)
-    found = []
-    for part, truth in zip(*(np.array_split(a, max(1, len(images) // batch)) for a in (images, labels)), strict=True):
-        x = torch.from_numpy(part.copy()).to(device).float() / 255
-        moved = pgd(net, x, torch.from_numpy(truth).to(device), generator=generator)
+def pgd(
+    logits: Callable[[torch.Tensor], torch.Tensor],
+    images: torch.Tensor,
+    labels: torch.Tensor,
+    *,
+    generator: torch.Generator | None = None,
+    radius: float = 0.15,
+    steps: int = 40,
+    step: float = 0.01,
+    start: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """Images moved within an L-infinity ball so that the network errs: projected gradient descent, untargeted.
+
+    Random start in the ball (or `start`), `steps` steps of `step` up the loss of `labels`, always clipped to
+    the ball and to 0..1. (section 5.2, LinfPGDAttack)
+    """
+    if start is None:
+        noise = torch.rand(images.shape, generator=generator, device=images.device, dtype=images.dtype)
+        start = (images + (2 * noise - 1) * radius).clamp(0, 1)
+    moved = start.clone()
+    for _ in range(steps):
+        moved.requires_grad_(True)
+        loss = cross_entropy(logits(moved), labels, reduction="sum")
+        (slope,) = torch.autograd.grad(loss, moved)
         with torch.no_grad():
-            found.append(net(moved).softmax(1).cpu().numpy())
-    return np.concatenate(found).astype(np.float32)
+            moved = moved + step * slope.sign()
+            moved = torch.minimum(torch.maximum(moved, images - radius), images + radius).clamp(0, 1)
+    return moved.detach()

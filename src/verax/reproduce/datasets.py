@@ -82,11 +82,7 @@ def _read_mnist(place: Path) -> Dataset:
 def _read_idx(path: Path) -> Images:
     """An IDX file: a magic number, the sizes, then bytes."""
     try:
-        data = gzip.decompress(path.read_bytes())
-    except FileNotFoundError:
-        raise InputError(
-            f"{path}: not there; give data_dir= the folder that holds mnist and cifar-10-batches-bin"
-        ) from None
+        data = gzip.decompress(_read_there(path))
     except (OSError, EOFError, zlib.error) as error:
         raise InputError(f"{path}: not a gzip file ({error}); fetch it again") from None
     rank = data[3] if len(data) > 3 else 0
@@ -105,12 +101,16 @@ def _read_cifar10(place: Path) -> Dataset:
 
 def _read_records(path: Path) -> Images:
     """A CIFAR-10 batch: records of one label byte and 3072 pixel bytes."""
-    if not path.exists():
-        raise InputError(f"{path}: not there; give data_dir= the folder that holds mnist and cifar-10-batches-bin")
-    data = np.fromfile(path, np.uint8)
+    data = np.frombuffer(_read_there(path), np.uint8)
     if len(data) % _RECORD or not len(data):
         raise InputError(f"{path}: {len(data)} bytes are not whole records of {_RECORD}; fetch it again")
     return data.reshape(-1, _RECORD)
+
+
+def _read_there(path: Path) -> bytes:
+    if not path.exists():
+        raise InputError(f"{path}: not there; give data_dir= the folder that holds mnist and cifar-10-batches-bin")
+    return path.read_bytes()
 
 
 def _fetch_mnist(place: Path, progress: Progress | None) -> None:

@@ -359,10 +359,9 @@ def left_out(figures: Sequence[int], labels: Labels) -> list[str]:
 
 def read_labels(data: Sequence[str], folder: Path | None) -> dict[str, Ints]:
     """The true labels of those data sets whose files are in the folder."""
-    from verax.reproduce import datasets
+    from verax.reproduce.datasets import label_file, test_labels
 
-    there = [] if folder is None else [name for name in data if datasets.label_file(name, folder).exists()]
-    return {name: datasets.test_labels(name, folder or "") for name in there}
+    return {n: test_labels(n, folder) for n in data if folder is not None and label_file(n, folder).exists()}
 
 
 def to_json(found: Sequence[Curve], options: Options) -> dict[str, Any]:
@@ -403,23 +402,19 @@ def trained(
     from verax.reproduce import agents, datasets
 
     found, labels = {}, {}
-    for name in data:
-        dataset = datasets.load(name, folder, progress=_tell_tenths(name, progress))
-        if tiny:
-            few = slice(200)
+    for recipe in agents.paper_recipes(seed):
+        if (name := recipe.data) not in data:
+            continue
+        if name not in labels:
+            dataset = datasets.load(name, folder, progress=_tell_tenths(name, progress))
+            few = slice(200 if tiny else None)
             dataset = replace(dataset, test_images=dataset.test_images[few], test_labels=dataset.test_labels[few])
-        labels[name] = dataset.test_labels
-        for recipe in agents.paper_recipes(seed):
-            if recipe.data != name:
-                continue
-            if tiny:
-                recipe = replace(recipe, images=500, epochs=2, every=2, rate=0.05, batch=32, width=8)
-            found[name, _agent_of(name, recipe.network)] = _trained_predictions(recipe, dataset, out, progress)
+            labels[name] = dataset.test_labels
+        if tiny:
+            recipe = replace(recipe, images=500, epochs=2, every=2, rate=0.05, batch=32, width=8)
+        agent = next(agent for agent, network in NETWORKS[name].items() if network == recipe.network)
+        found[name, agent] = _trained_predictions(recipe, dataset, out, progress)
     return found, labels
-
-
-def _agent_of(data: str, network: str) -> str:
-    return next(agent for agent, its in NETWORKS[data].items() if its == network)
 
 
 def _tell_tenths(name: str, progress: Callable[[str], None]) -> Callable[[int, int], None]:
@@ -442,7 +437,7 @@ def _trained_predictions(recipe: Recipe, dataset: Dataset, out: Path, progress: 
             progress(f"{recipe.name}: epoch {epoch}/{epochs}, loss {loss:.4f}")
 
     folder = out / "checkpoints" / ("paper" if recipe.width == 1 else "tiny")
-    net = agents.train(recipe, dataset, folder=folder, progress=told)
-    clean = agents.predict(net, dataset.test_images)
-    attacked = agents.predict_attacked(net, dataset.test_images, dataset.test_labels, seed=recipe.seed)
-    return Predictions(_rows_of(clean.astype(np.float16)), _rows_of(attacked.astype(np.float16)))
+    net, images = agents.train(recipe, dataset, folder=folder, progress=told), dataset.test_images
+    clean = agents.predict(net, images)
+    attacked = agents.predict(net, images, attacked=dataset.test_labels, seed=recipe.seed)
+    return Predictions(*(_rows_of(rows.astype(np.float16)) for rows in (clean, attacked)))

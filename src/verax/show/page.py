@@ -20,9 +20,8 @@ import numpy as np
 import numpy.typing as npt
 
 from verax.audit import CODES, Certificate
-from verax.errors import OptionError
 from verax.payments import Payments
-from verax.rules import Rule, resolve
+from verax.schemes import known_rule
 from verax.score import Score, Scores
 from verax.show.text import MARKS, Listing, shown
 
@@ -127,7 +126,7 @@ def page(
         lead=lead,
         notes=[*notes, *(scores.warnings if scores else ())],
         scores=scores,
-        rule=scores and _known_rule(scores.mechanism.rule),
+        rule=scores and known_rule(scores.mechanism.rule),
         axis=scores and _Axis.over([0.0, *(x for s in scores.scores for x in _confidence_interval(s))], margin=0.03),
         paid={p.agent: p.amount for p in payments.payments} if payments else {},
         pairwise=pairwise and _pairwise_heat(pairwise, scores),
@@ -204,14 +203,6 @@ class _Axis:
         step = next(m * size for m in (1, 2, 2.5, 5, 10, 20) if m * size >= (self.high - self.low) / about)
         places = range(math.ceil(self.low / step), math.floor(self.high / step) + 1)
         return [k * step for k in places if self.low <= k * step <= self.high]
-
-
-def _known_rule(name: str) -> Rule | None:
-    """The rule of a document; None if it is somebody's own, and not known here."""
-    try:
-        return resolve(name)
-    except OptionError:
-        return None
 
 
 def _confidence_interval(s: Score) -> tuple[float, ...]:
