@@ -21,9 +21,11 @@ from verax.arrays import (
     label_array,
     laid_texts,
     probability_array,
+    public_array,
     rows_of_agents,
     signal_array,
     texts_by_task,
+    truth_map,
     whole_numbers,
 )  # fmt: skip
 from verax.columns import Reading, Table, is_frame, table_of, text_of
@@ -34,8 +36,7 @@ from verax.labels import checked_names as checked_names
 from verax.labels import class_order as class_order
 from verax.labels import narrow as narrow
 from verax.labels import some as some
-from verax.layout import Laid, laid_out, public_array, truth_map
-from verax.roles import Roles
+from verax.layout import Laid, Roles, laid_out
 
 
 @dataclass(frozen=True)

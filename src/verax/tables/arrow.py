@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from verax.columns import Column, Reading, Table, header_of
+from verax.columns import Column, Reading, Table, header_of, text_of
 from verax.errors import ExtraMissing
-from verax.roles import is_long, names_a_task
+from verax.layout import is_long, names_a_task
 from verax.tables.source import Source
 
 WRITTEN = b"verax"  # in a file's metadata: its cells are literal, and only a null is an abstention
@@ -67,14 +67,13 @@ class Arrow:
     def tables(self, at_once: int, groups: Sequence[int] | None = None, row: int = 0) -> Iterator[Table]:
         """Its rows, or those of some row groups, so many at a time; `row` is how many come before."""
         # the names of tasks all differ, so that codes would only be longer
-        coded = [name for name in self.names if not names_a_task(name, self.reading)]
-        with self._read_coded(coded) as file:
+        with self._read_coded({*self.names} - {*names_a_task(self.names, self.reading)}) as file:
             for batch in file.iter_batches(at_once, row_groups=groups, use_threads=False):
                 yield self._table_from(batch, row)
                 row += len(batch)
 
     @contextmanager
-    def _read_coded(self, columns: Sequence[str]) -> Iterator[Any]:
+    def _read_coded(self, columns: Collection[str]) -> Iterator[Any]:
         """The file opened to give codes for these columns, where they are text."""
         import pyarrow.parquet as pq
 
@@ -116,15 +115,17 @@ def _column_of(array: Any, where: str) -> Column:
         chunks = array.unify_dictionaries().chunks
         array = pa.concat_arrays(chunks) if chunks else pa.array([], array.type)
     if pa.types.is_floating(array.type):
-        return Column.of_floats(np.asarray(array.to_numpy(zero_copy_only=False), dtype=np.float64), where)
+        return Column.of_floats(np.asarray(array.to_numpy(zero_copy_only=False), dtype=np.float64))
     try:
         coded = array if pa.types.is_dictionary(array.type) else array.dictionary_encode()
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
         return Column.of(array.to_pylist(), where)
     indices = coded.indices.fill_null(-1) if coded.indices.null_count else coded.indices
-    values = coded.dictionary.to_pylist()
+    codes, values = indices.to_numpy(zero_copy_only=False), coded.dictionary.to_pylist()
+    used = np.bincount(codes + 1, minlength=len(values) + 1)[1:] > 0
+    if not used.all():  # of a row group's texts, some rows have some
+        codes = np.append(np.where(used, np.cumsum(used) - 1, -1), -1)[codes]
+        values = [value for value, kept in zip(values, used.tolist(), strict=True) if kept]
     if {*map(type, values)} - {str}:
-        held = Column.of(values, where)
-        place = np.array([*held.codes, -1])[indices.to_numpy(zero_copy_only=False)]
-        return Column.of_codes(place, held.texts, where)
-    return Column.of_codes(indices.to_numpy(zero_copy_only=False), values, where)
+        values = [text_of(value, where) for value in values]
+    return Column.of_codes(codes, values)

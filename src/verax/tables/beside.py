@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
+from verax.arrays import public_array, truth_map
 from verax.columns import Column, Reading
 from verax.errors import InputError
-from verax.labels import Array, Floats, checked_names, some, unguarded
-from verax.layout import one_row_a_task, public_array, truth_map
+from verax.labels import Array, Floats, checked_names, some
+from verax.layout import PUBLIC, SUBMISSIONS, TRUTH, kept_columns, one_row_a_task, task_column
 from verax.reports import Reports
-from verax.roles import PUBLIC, SUBMISSIONS, TRUTH, kept_columns, task_column
 from verax.tables import arrays
 from verax.tables.formats import Shard, format_of, table_of
 from verax.tables.source import Source
@@ -121,10 +121,9 @@ def read_submissions(
         raise InputError(f"{given}: columns {some(table.columns)}; expected {SUBMISSIONS}")
     owners: dict[int, str] = {}
     steps = []
-    for row, (step, agent) in enumerate(zip(table.columns["step"].cells(), table.columns[key].cells(), strict=True)):
+    for row, (step, agent) in enumerate(zip(table.cells("step"), table.cells(key), strict=True)):
         if not re.fullmatch("-?[0-9]{1,18}", step):
             table.refuse(row, f"column 'step' has {step!r}; number the submissions in order of arrival")
-        agent = unguarded(agent) if table.guarded else agent
         steps.append(int(step))
         if not agent or owners.setdefault(steps[-1], agent) != agent:
             seen = f"is of {agent!r} here and of {owners[steps[-1]]!r} above" if agent else "is of nobody"

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from verax.columns import Reading, Table
 from verax.errors import InputError
+from verax.layout import REPORTS, Roles, roles_of
 from verax.reports import Reports
-from verax.roles import REPORTS, Roles, roles_of
 from verax.tables import arrays
 from verax.tables.arrow import Arrow, read_arrow
 from verax.tables.records import read_json, read_xlsx

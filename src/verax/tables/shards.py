@@ -17,13 +17,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from verax.arrays import truth_map
 from verax.columns import Reading, is_frame
 from verax.columns import table_of as table_of_frame
 from verax.errors import InputError, OptionError
 from verax.labels import Labels, class_order, narrow, numbers_of
-from verax.layout import truth_map
+from verax.layout import TRUTH
 from verax.reports import Reports, joined
-from verax.roles import TRUTH
 from verax.tables.formats import Shard, agent_of, format_of, is_known, table_of, tables_of
 from verax.tables.source import Source
 
