@@ -14,11 +14,11 @@ import numpy as np
 import numpy.typing as npt
 
 from verax.columns import Reading
-from verax.errors import InputError, OptionError, VeraxError
+from verax.errors import InputError, OptionError
 from verax.labels import Array, some
 from verax.layout import softmax
 from verax.reports import Reports
-from verax.tables.source import Source, reason_of
+from verax.tables.source import Source
 
 _KNOWN = ("labels", "probabilities", "agents", "classes", "tasks", "truth", "public")
 _NAME = 100  # bytes that a name takes in memory, about
@@ -30,21 +30,17 @@ def load(source: Source, reading: Reading) -> Any:
     """The array of an NPY or the arrays of an NPZ by name, never a pickled object, nor more than its bytes hold."""
     with source.open() as file, _plain_arrays(source):
         if source.begins(len(_MAGIC)) == _MAGIC:
-            head = _Header.of(file, source.size)
-            _refuse_large(source, reading, {"labels": head})
-            file.seek(0)
-            return np.lib.format.read_array(file, allow_pickle=False)
-        with zipfile.ZipFile(file) as archive:
+            heads = {"labels": _Header.of(file, source.size)}
+        else:
             heads = {}
-            for entry in archive.infolist():
-                with archive.open(entry) as member:
-                    heads[entry.filename.removesuffix(".npy")] = _Header.of(member, entry.file_size)
-            _refuse_large(source, reading, heads)
-            found = {}
-            for entry in archive.infolist():
-                with archive.open(entry) as member:
-                    found[entry.filename.removesuffix(".npy")] = np.lib.format.read_array(member, allow_pickle=False)
-            return found
+            with zipfile.ZipFile(file) as archive:
+                for entry in archive.infolist():
+                    with archive.open(entry) as member:
+                        heads[entry.filename.removesuffix(".npy")] = _Header.of(member, entry.file_size)
+        _refuse_large(source, reading, heads)
+        file.seek(0)
+        found = np.load(file, allow_pickle=False)
+        return found if isinstance(found, np.ndarray) else {**found}
 
 
 @dataclass(frozen=True)
@@ -76,19 +72,9 @@ def _refuse_large(source: Source, reading: Reading, heads: Mapping[str, _Header]
 
 @contextmanager
 def _plain_arrays(source: Source, kind: str = "plain arrays", how: str = "np.savez") -> Iterator[None]:
-    """Whatever NumPy raises inside, as a refusal; what a parser of foreign bytes can raise is not a closed list."""
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # numpy warns of headers that Python 2 wrote, and reads them
-            yield
-    except VeraxError:
-        raise
-    except MemoryError as error:
-        raise InputError(f"{source.name}: too large for this machine ({reason_of(error)}); split it") from None
-    except Exception as error:
-        raise InputError(
-            f"{source.name}: not a NumPy file of {kind} ({reason_of(error)}); write it again with {how}"
-        ) from None
+    with source.refused(f"not a NumPy file of {kind}", f"write it again with {how}"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # numpy warns of headers that Python 2 wrote, and reads them
+        yield
 
 
 def load_one(source: Source, reading: Reading) -> Array:

@@ -36,7 +36,7 @@ class Arrow:
             import pyarrow.parquet as pq
         except ImportError:
             raise ExtraMissing("Parquet files", "parquet") from None
-        with source.open() as opened, source.refused("Parquet"):
+        with source.open() as opened, source.refused("cannot be read as Parquet"):
             file = pq.ParquetFile(opened)
             schema, metadata = file.schema_arrow, file.metadata
             stored = [str(name) for name in schema.names]
@@ -81,7 +81,7 @@ class Arrow:
             field.name for field, name in zip(self.schema, self.names, strict=True)
             if name in columns and str(field.type) in ("string", "large_string")
         ]  # fmt: skip
-        with self.source.open() as opened, self.source.refused("Parquet"):
+        with self.source.open() as opened, self.source.refused("cannot be read as Parquet"):
             yield pq.ParquetFile(opened, read_dictionary=texts)
 
     def _table_from(self, held: Any, row: int) -> Table:
@@ -95,7 +95,7 @@ def read_arrow(source: Source, reading: Reading, expected: str) -> Table:
         import pyarrow as pa
     except ImportError:
         raise ExtraMissing("Arrow files", "parquet") from None
-    with source.open() as file, source.refused("Arrow"):
+    with source.open() as file, source.refused("cannot be read as Arrow"):
         held = pa.ipc.open_file(file).read_all()
         return _table_of(source, held, header_of(held.column_names, source.name, reading), 0, False)
 

@@ -174,11 +174,11 @@ def format_of(source: Source, reading: Reading) -> Format:
         return known[ending]
     start = source.begins(8)
     if start[:4] == b"PK\x03\x04":
-        with source.open() as file, source.refused("zip"), zipfile.ZipFile(file) as archive:
+        with source.open() as file, source.refused("cannot be read as zip"), zipfile.ZipFile(file) as archive:
             arrays_in = any(name.endswith(".npy") for name in archive.namelist())
         return known[".npz" if arrays_in else ".xlsx"]
     if start[:2] == b"\x1f\x8b":
-        with source.text(reading) as text, source.refused("text"):
+        with source.text(reading) as text, source.refused("cannot be read as text"):
             start = text.read(8).encode(errors="replace")
     start = start.removeprefix(b"\xef\xbb\xbf")
     return next((f for f in _FORMATS if any(start.lstrip().startswith(b) for b in f.begins)), known[".csv"])

@@ -11,6 +11,7 @@ import hashlib
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +25,11 @@ from verax.errors import InputError, OptionError
 from verax.labels import Labels, class_order, narrow, numbers_of
 from verax.layout import TRUTH
 from verax.reports import Reports, joined
-from verax.tables.formats import Shard, agent_of, format_of, is_known, table_of, tables_of
+from verax.tables.formats import Format, Shard, agent_of, format_of, is_known, table_of, tables_of
 from verax.tables.source import Source
 
 Digests = npt.NDArray[np.uint64]
+_SMALL = 2**18  # bytes of a file that stays at hand between two looks
 
 
 def read(*sources: Any, reading: Reading | None = None, **fields: Any) -> Reports:
@@ -147,8 +149,19 @@ def blocks(shard: Shard) -> Iterator[Reports]:
     if source.is_folder:
         yield read(source, reading=shard.reading)
         return
-    for part in format_of(source, shard.reading).blocks(source, shard):
+    format = format_of(source, shard.reading)
+    if format.scan is None and len(content := source.begins(_SMALL + 1)) <= _SMALL:
+        yield _small(format, Source(source.name, content), shard.reading)
+        return
+    for part in format.blocks(source, shard):
         yield replace(part, notes=(*shard.notes, *part.notes)).with_one_spelling()
+
+
+@lru_cache(maxsize=64)
+def _small(format: Format, source: Source, reading: Reading) -> Reports:
+    """The reports of a small file, which are at hand when its bytes are looked at again."""
+    [reports] = format.blocks(source, Shard(source.name, reading=reading))
+    return reports.with_one_spelling()
 
 
 # Tasks by digest, and their truth
