@@ -110,17 +110,17 @@ def reports_of(arrays: Any, source: Source, reading: Reading) -> Reports:
             reading.refuse_cells(source.name, *array.shape)
     return Reports.of(
         labels, rows, agents=agents, tasks=tasks, classes=reading.classes if reading.classes is not None else stored,
-        truth=whole_numbers(arrays.get("truth"), source), public=arrays.get("public"), source=source.name,
+        truth=truth_in(arrays.get("truth"), source), public=arrays.get("public"), source=source.name,
     )  # fmt: skip
 
 
-def whole_numbers(truth: Array | None, source: Source) -> Array | None:
+def truth_in(array: Array | None, source: Source) -> Array | None:
     """The truth in an array, which indexes classes."""
-    if truth is not None and truth.dtype.kind not in "iu":
+    if array is not None and array.dtype.kind not in "iu":
         raise InputError(
-            f"{source.name}: truth of shape {truth.shape} and type {truth.dtype}; give one integer for each task"
+            f"{source.name}: truth of shape {array.shape} and type {array.dtype}; give one integer for each task"
         )
-    return truth
+    return array
 
 
 def names_in(arrays: Mapping[str, Array], name: str, source: Source) -> list[str] | None:
