@@ -107,7 +107,7 @@ def roles_of(table: Table, reading: Reading, agent: str | None = None) -> Roles:
         if reading.agent_col is None and _called([who], _AGENT):
             raise InputError(
                 f"{table.source}: column {who!r} may name the agents or be one, and no column is the label; "
-                f"name both with agent_col= and label_col=, rename it, or leave it out with drop={who}"
+                f"name both with agent_col= and label_col=, rename it, or leave it out with drop={who!r}"
             )
         raise InputError(
             f"{table.source}: no column 'label' and no p:<class> columns; expected task,agent,label, or label_col="
@@ -125,10 +125,10 @@ def roles_of(table: Table, reading: Reading, agent: str | None = None) -> Roles:
     classes = checked_names([name[2:].strip() for name in rows], len(rows), "class", table.source)
     strange = [name for name in rest if name not in (who, label, *rows)]
     if strange:
-        remedy = f"name it with truth_col={strange[0]}, or " if _called(strange[:1], TRUE) else ""
+        remedy = f"name it with truth_col={strange[0]!r}, or " if _called(strange[:1], TRUE) else ""
         raise InputError(
             f"{table.source}: column {strange[0]!r} is not understood; expected task,agent,label and p:<class> "
-            f"columns; {remedy}leave it out with drop={strange[0]}"
+            f"columns; {remedy}leave it out with drop={strange[0]!r}"
         )
     named = dict(zip(classes, rows, strict=True))
     return Roles(task, who, label, truth, named, notes=(*notes, *_naming_note(taken)))
@@ -147,7 +147,7 @@ def kept_columns(table: Table, reading: Reading) -> tuple[list[str], list[str]]:
         elif unnamed:
             raise InputError(
                 f"{table.source}: column {int(name[9:]) + 1 if name[9:].isdigit() else name!r} has no name; "
-                f"give every column a header, or leave it out with drop='{name}'"
+                f"give every column a header, or leave {name!r} out with drop="
             )
         else:
             kept.append(name)
@@ -203,6 +203,8 @@ def _refuse_no_agents(table: Table, names: Sequence[str]) -> None:
         raise InputError(
             f"{table.source}: columns {some(table.columns)} name no agent; "
             "expected task,agent,label or task and one column an agent"
+            + ", or a folder of files of one agent each, named itself"
+            * bool(names)
         )
     for name in (name for name in names if not is_wide_agent(name)):
         if name.startswith("p:"):
@@ -213,8 +215,8 @@ def _refuse_no_agents(table: Table, names: Sequence[str]) -> None:
         true = _called([name], TRUE | LABEL | {"label"})
         raise InputError(
             f"{table.source}: column {name!r} is {'a label or the truth' if true else 'about the tasks'} by its "
-            f"name, and no agent; {f'name the truth with truth_col={name}, ' if true else ''}"
-            f"leave it out with drop={name}, or rename it"
+            f"name, and no agent; {f'name the truth with truth_col={name!r}, ' if true else ''}"
+            f"leave it out with drop={name!r}, or rename it"
         )
 
 
@@ -238,10 +240,10 @@ def _check_agents(table: Table, names: Sequence[str], reading: Reading) -> list[
         texts = columns[strange[0]].texts
         raise InputError(
             f"{table.source}: column {strange[0]!r} has {len(texts):,} different texts in "
-            f"{len(table):,} rows, such as {texts[0][:40]!r}, and is no agent; leave it out with drop={strange[0]}"
+            f"{len(table):,} rows, such as {texts[0][:40]!r}, and is no agent; leave it out with drop={strange[0]!r}"
         )
     return [
-        f"column {name!r} shares no label with the others ({some(column.texts, 3)}): if it is no agent, drop={name}"
+        f"column {name!r} shares no label with the others ({some(column.texts, 3)}): if it is no agent, drop={name!r}"
         for name, column in columns.items()
         if len(names) > 2 and column.texts and max(map(everywhere.__getitem__, column.texts)) == 1
     ]
@@ -256,7 +258,7 @@ def _refuse_classes(source: str, count: int, tasks: int, column: str, reading: R
     """Refuse labels that are not a few."""
     raise InputError(
         f"{source}: too many classes: {count:,} distinct labels on {tasks:,} tasks; is `{column}` a number rather than "
-        f"a label? leave it out with drop=, name the labels with classes=, or raise max_classes={reading.max_classes}"
+        f"a label? leave it out with drop=, name the labels with classes=, or raise max_classes="
     )
 
 

@@ -6,6 +6,7 @@ Every refusal is one sentence: what was seen, where, what was expected, what to 
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -315,18 +316,24 @@ class Reports:
         >>> Reports.of([["4.0", "01", "4"]]).classes
         ('1', '4')
         """
+        if self.classes_given:
+            return self
         found = {label: number(label) for label in self.classes}
         spelled = {label: text for label, text in found.items() if text is not None}
         changed = {label: text for label, text in spelled.items() if label != text}
-        if self.classes_given or not changed:
-            return self
-        if len(spelled) < len(found):
-            twice = sorted(label for label in changed if [*spelled.values()].count(spelled[label]) > 1)
-            said = [f"labels {some(twice)} stay apart, for other labels are no numbers"] if twice else []
-            return replace(self, notes=(*self.notes, *said))
-        classes = class_order({*spelled.values()})
-        notes = (*self.notes, *_spelling_note(changed, "labels are numbers: "))
-        return replace(self._with_names(spelled, classes), classes=classes, notes=notes)
+        if changed and len(spelled) == len(found):
+            classes = class_order({*spelled.values()})
+            notes = (*self.notes, *_spelling_note(changed, "labels are numbers: "))
+            return replace(self._with_names(spelled, classes), classes=classes, notes=notes)
+        twice = sorted(label for label in changed if [*spelled.values()].count(spelled[label]) > 1)
+        said = [f"labels {some(twice)} stay apart, for other labels are no numbers"] if twice else []
+        cased = Counter(map(str.casefold, self.classes))
+        alike = [label for label in self.classes if cased[label.casefold()] > 1]
+        if alike:
+            said.append(
+                f"labels {some(alike)} differ in capitals only and stay apart: write them alike if they are one"
+            )
+        return replace(self, notes=(*self.notes, *said)) if said else self
 
     def _with_names(self, names: Mapping[str, str], classes: Sequence[str]) -> Reports:
         index = {c: i for i, c in enumerate(classes)}

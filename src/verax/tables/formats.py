@@ -282,7 +282,7 @@ def _scan_folder(folder: Source, reading: Reading) -> Iterator[Reports]:
 def find(*patterns: str | os.PathLike[str], reading: Reading | None = None, **fields: Any) -> list[Shard]:
     """The shards of some files, or of all files that match a pattern such as 'shards/*.parquet', in order of name.
 
-    >>> import tempfile; folder = Path(tempfile.mkdtemp())
+    >>> import tempfile; import numpy as np; folder = Path(tempfile.mkdtemp())
     >>> np.save(folder / "labels.npy", np.zeros((1000, 20_000), dtype=np.int8))
     >>> [(shard.start, shard.stop) for shard in find(folder / "*.npy")]
     [(0, 8388), (8388, 16776), (16776, 20000)]
