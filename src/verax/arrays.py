@@ -10,24 +10,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from verax import layout
 from verax.columns import Column, Reading, Table, text_of
 from verax.errors import InputError
 from verax.labels import MOST_CLASSES, Array, Floats, checked_names, clean, some
-from verax.layout import (
-    LABEL,
-    PUBLIC,
-    TRUE,
-    TRUTH,
-    Laid,
-    Roles,
-    column_called,
-    kept_columns,
-    label_texts,
-    laid_out,
-    one_row_a_task,
-    refuse_no_rows,
-    task_column,
-)  # fmt: skip
+from verax.layout import Laid, Roles, laid_out
 
 _MISS_OF_ONE = 2e-3  # float16 rows miss 1 by 5e-4
 _EXACT = 1e-9
@@ -185,9 +172,8 @@ def signal_array(public: npt.ArrayLike, tasks: int, source: str) -> Array:
 def truth_map(table: Table, reading: Reading, some_known: bool = False) -> dict[str, str]:
     """The label of each task of which it is known; where `some_known`, there must be one."""
     task, label = _truth_columns(table, reading)
-    refuse_no_rows(table)
-    names = one_row_a_task(table, task)
-    labels = {name: text for name, text in zip(names, label_texts(table, label, reading), strict=True) if text}
+    names = layout.one_row_a_task(table, task)
+    labels = {name: text for name, text in zip(names, layout.label_texts(table, label, reading), strict=True) if text}
     if some_known and not labels:
         raise InputError(f"{table.source}: column {label!r} is empty in every row; give the label of some tasks")
     return labels
@@ -199,13 +185,13 @@ def _truth_columns(table: Table, reading: Reading) -> tuple[str, str]:
         name if name in table.columns else None for name in (reading.task_col, reading.truth_col or reading.label_col)
     )
     here = replace(reading, task_col=task, label_col=label, agent_col=None, truth_col=None)
-    kept, _ = kept_columns(table, here)
-    task = task_column(table.source, kept, here, TRUTH)
+    kept, _ = layout.kept_columns(table, here)
+    task = layout.task_column(table.source, kept, here, layout.TRUTH)
     rest = [name for name in kept if name != task]
-    label = column_called(table.source, rest, label, "truth_col", ("label",), TRUE | LABEL)
+    label = layout.column_called(table.source, rest, label, "truth_col", ("label",), layout.TRUE | layout.LABEL)
     if label is None or len(rest) > 1:
         raise InputError(
-            f"{table.source}: columns {some(table.columns)}; expected {TRUTH} for truth: "
+            f"{table.source}: columns {some(table.columns)}; expected {layout.TRUTH} for truth: "
             "name the label with truth_col=, leave others out with drop="
         )
     return task, label
@@ -213,9 +199,9 @@ def _truth_columns(table: Table, reading: Reading) -> tuple[str, str]:
 
 def public_array(table: Table, tasks: Sequence[str], reading: Reading) -> Array:
     """The public signal of these tasks: strata of `task,label`, or features of `task,x1,x2,...`."""
-    kept, _ = kept_columns(table, replace(reading, agent_col=None, label_col=None, truth_col=None))
-    task = task_column(table.source, kept, reading, PUBLIC)
-    place = {name: row for row, name in enumerate(one_row_a_task(table, task))}
+    kept, _ = layout.kept_columns(table, replace(reading, agent_col=None, label_col=None, truth_col=None))
+    task = layout.task_column(table.source, kept, reading, layout.PUBLIC)
+    place = {name: row for row, name in enumerate(layout.one_row_a_task(table, task))}
     lost = [name for name in tasks if name not in place]
     if lost:
         raise InputError(
@@ -224,7 +210,7 @@ def public_array(table: Table, tasks: Sequence[str], reading: Reading) -> Array:
     rows = np.array([place[name] for name in tasks], dtype=np.int64)
     names = [name for name in kept if name != task]
     if not names:
-        raise InputError(f"{table.source}: only a column 'task'; expected {PUBLIC}")
+        raise InputError(f"{table.source}: only a column 'task'; expected {layout.PUBLIC}")
     return _strata_of(table, rows) if names == ["label"] else _features_of(table, names, rows)
 
 

@@ -6,7 +6,7 @@ What a column means, `layout` decides; bytes are `tables`' business.
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, NoReturn
@@ -182,9 +182,6 @@ class Table:
     guarded: bool = False
     notes: tuple[str, ...] = ()
 
-    def __len__(self) -> int:
-        return next((len(column.codes) for column in self.columns.values()), 0)
-
     def refuse(self, row: int, what: str) -> NoReturn:
         """Refuse a row by its number in the file."""
         number = row + self.first_row
@@ -234,13 +231,12 @@ def header_of(names: Sequence[object], source: str, reading: Reading) -> list[st
             f"{source}: {len(names):,} columns, more than {reading.max_columns:,}; write the long form "
             "task,agent,label, or raise max_columns="
         )
-    header: list[str] = []
-    seen = set()
-    for i, name in enumerate(names):
-        header.append(clean(str(name)) or f"Unnamed: {i}")
-        if header[-1] in seen:
-            raise InputError(f"{source}: column {header[-1]!r} appears twice; names must differ")
-        seen.add(header[-1])
+    header = [str(name).strip() or f"Unnamed: {i}" for i, name in enumerate(names)]
+    if not "".join(header).isascii():
+        header = [*map(clean, header)]
+    if len({*header}) < len(header):
+        twice = Counter(header).most_common(1)[0][0]
+        raise InputError(f"{source}: column {twice!r} appears twice; names must differ")
     return header
 
 

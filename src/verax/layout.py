@@ -225,9 +225,10 @@ def _check_agents(table: Table, names: Sequence[str], reading: Reading) -> list[
 
     A word on columns that share no label with any other.
     """
-    if len(table) < _ENOUGH:
-        return []
     columns = dict(zip(names, table.texts_of(names), strict=True))
+    rows = len(columns[names[0]].codes)
+    if rows < _ENOUGH:
+        return []
     everywhere = Counter(chain.from_iterable(column.texts for column in columns.values()))
     strange = [
         name for name, column in columns.items()
@@ -235,12 +236,12 @@ def _check_agents(table: Table, names: Sequence[str], reading: Reading) -> list[
         and 2 * sum(everywhere[text] > 1 for text in column.texts) < len(column.texts)
     ]  # fmt: skip
     if strange and len(strange) == len(names):
-        _refuse_classes(table.source, len(everywhere), len(table), strange[0], reading)
+        _refuse_classes(table.source, len(everywhere), rows, strange[0], reading)
     if strange:
         texts = columns[strange[0]].texts
         raise InputError(
             f"{table.source}: column {strange[0]!r} has {len(texts):,} different texts in "
-            f"{len(table):,} rows, such as {texts[0][:40]!r}, and is no agent; leave it out with drop={strange[0]!r}"
+            f"{rows:,} rows, such as {texts[0][:40]!r}, and is no agent; leave it out with drop={strange[0]!r}"
         )
     return [
         f"column {name!r} shares no label with the others ({some(column.texts, 3)}): if it is no agent, drop={name!r}"
@@ -282,19 +283,14 @@ class Laid:
 def laid_out(table: Table, reading: Reading, roles: Roles | None = None, agent: str | None = None) -> Laid:
     """The arrays that a table of reports makes."""
     roles = roles or roles_of(table, reading, agent)
-    refuse_no_rows(table)
     return _of_long(table, reading, roles, agent) if not roles.agents else _of_wide(table, reading, roles)
-
-
-def refuse_no_rows(table: Table) -> None:
-    """Refuse a table that says nothing."""
-    if not len(table):
-        raise InputError(f"{table.source}: a header and no rows; expected one row a report or a task")
 
 
 def _names_in_order(table: Table, name: str, what: str) -> tuple[list[str], Codes]:
     """What a column names in order of first appearance, and which of them each row is about."""
     [column] = table.texts_of([name])
+    if not len(column.codes):
+        raise InputError(f"{table.source}: a header and no rows; expected one row a report or a task")
     for row in np.nonzero(column.codes < 0)[0][:1].tolist():
         table.refuse(row, f"column {name!r} is empty; every row needs {what}")
     codes, rows = column.codes, np.arange(len(column.codes))

@@ -209,7 +209,7 @@ def _slice_sizes(arrays: Mapping[str, Array]) -> tuple[int, int] | None:
 def _map_arrays(source: Source) -> dict[str, Array] | None:
     """An NPY's labels, or an NPZ's arrays, mapped rather than read; None if an NPZ is compressed or strange."""
     with source.open() as file:
-        if source.endings[:1] == [".npy"]:
+        if source.endings[:1] == (".npy",):
             with _plain_arrays(source, "one plain array", "np.save"):
                 return {"labels": np.lib.format.open_memmap(source.name, mode="r")}
         try:
@@ -237,7 +237,7 @@ def _map_member(file: IO[bytes], source: Source, entry: zipfile.ZipInfo) -> Arra
 
 def _check_sums(source: Source) -> None:
     """Refuse an NPZ whose bytes are not those that were written; mapping alone would not see it."""
-    if source.endings[:1] == [".npy"]:
+    if source.endings[:1] == (".npy",):
         return
     with _plain_arrays(source), zipfile.ZipFile(source.name) as archive:
         broken = archive.testzip()

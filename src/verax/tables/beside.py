@@ -37,7 +37,7 @@ def read_truth(given: Any, reports: Reports, reading: Reading | None = None, **f
     """
     how = Reading.of(reading, **fields)
     source = Source.of(given, how)
-    if source.endings[:1] == [".npy"]:
+    if source.endings[:1] == (".npy",):
         return reports.with_truth(arrays.truth_in(arrays.load_one(source, how), source), source.name)
     return reports.with_truth(truth_map(table_of(source, how, TRUTH), how, some_known=True), source.name)
 
@@ -46,7 +46,7 @@ def read_public(given: Any, reports: Reports, reading: Reading | None = None, **
     """The reports with a public signal: `task,label` gives strata, `task,x1,x2,...` features; or NPY."""
     how = Reading.of(reading, **fields)
     source = Source.of(given, how)
-    if source.endings[:1] == [".npy"]:
+    if source.endings[:1] == (".npy",):
         return reports.with_public(arrays.load_one(source, how), source.name)
     return reports.with_public(public_array(table_of(source, how, PUBLIC), reports.tasks, how), source.name)
 
@@ -225,7 +225,7 @@ def truth_of(path: str | os.PathLike[str], reading: Reading | None = None, **fie
     """
     how = Reading.of(reading, **fields)
     source = Source.of(path, how)
-    if source.endings[:1] == [".npy"]:
+    if source.endings[:1] == (".npy",):
         raise OptionError(f"{path}: an NPY file goes in the task order of one NPZ; give task,label with shards")
     parts, first = [], None
     for table in tables_of(source, how, TRUTH):

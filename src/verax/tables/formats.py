@@ -199,7 +199,7 @@ def is_known(source: Source) -> bool:
 def agent_of(source: Source) -> str:
     """Whose report a file is, by its name."""
     name = Path(source.name).name
-    for ending in source.endings if is_known(source) else []:
+    for ending in source.endings if is_known(source) else ():
         name = name[: -len(ending)] if name.lower().endswith(ending) else name
     return name
 

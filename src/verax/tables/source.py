@@ -11,7 +11,7 @@ import zlib
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import IO, Any
@@ -33,6 +33,10 @@ class Source:
 
     name: str
     content: Path | bytes
+    endings: tuple[str, ...] = field(init=False)  # what its name ends in, in lower case, the last first
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "endings", tuple(suffix.lower() for suffix in reversed(Path(self.name).suffixes)))
 
     @classmethod
     def of(cls, given: Any, reading: Reading) -> Source:
@@ -60,11 +64,6 @@ class Source:
     def is_folder(self) -> bool:
         """Whether it is a folder of files."""
         return isinstance(self.content, Path) and os.path.isdir(self.content)
-
-    @property
-    def endings(self) -> list[str]:
-        """What its name ends in, in lower case, the last first: ['.gz', '.csv']."""
-        return [suffix.lower() for suffix in reversed(Path(self.name).suffixes)]
 
     def open(self) -> IO[bytes]:
         """The bytes as they are; what is not a file to be read from its beginning is refused."""

@@ -128,7 +128,7 @@ def _rows_not_blank(
 
 def _delimiter(source: Source, header: str, reading: Reading) -> str:
     """What separates the columns: what makes a header that names the tasks, or that has columns at all."""
-    if source.endings[:1] == [".tsv"] or source.endings[:2] == [".gz", ".tsv"]:
+    if source.endings[:1] == (".tsv",) or source.endings[:2] == (".gz", ".tsv"):
         return "\t"
     found = {}
     for mark in ",;\t":
