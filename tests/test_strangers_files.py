@@ -454,6 +454,12 @@ def test_labels_that_differ_in_capitals_only_stay_apart_and_it_is_said():
     assert verax.read(WIDE.replace("cat\n", "Cat\n").encode(), classes=["cat", "Cat", "dog"]).notes == ()
 
 
+def test_a_refusal_of_bytes_does_not_print_them():
+    for use in (tables.read_prediction, tables.read_submissions):
+        with pytest.raises(InputError, match=r"^the bytes: "):
+            use(LONG.encode())
+
+
 def test_a_file_of_one_agent_is_told_of_folders():
     with pytest.raises(InputError, match="or a folder of files of one agent each"):
         verax.read(b"task,label\nt1,cat\nt2,dog\n")

@@ -79,7 +79,7 @@ def read_prediction(
     else:
         reports = Reports.of_table(format.table(source, how, TRUTH), how, agent="it").with_one_spelling()
     if len(reports.agents) != 1:
-        raise InputError(f"{given}: {len(reports.agents)} agents; a submission is one agent's report: task,label")
+        raise InputError(f"{source.name}: {len(reports.agents)} agents; a submission is one agent's report: task,label")
     return reports
 
 
@@ -112,13 +112,13 @@ def read_submissions(
     if format == "NPZ":
         return _steps_of_arrays(arrays.load(source, how), source, how)
     if format == "NPY":
-        raise InputError(f"{given}: submissions need names for their arrays; save them with np.savez (.npz)")
+        raise InputError(f"{source.name}: submissions need names for their arrays; save them with np.savez (.npz)")
     table = table_of(source, how, SUBMISSIONS)
     kept, _ = kept_columns(table, how)
     task_column(source.name, kept, how, SUBMISSIONS)
     key = how.agent_col or ("agent" if "agent" in kept else "worker")
     if not {"step", key} <= {*kept}:
-        raise InputError(f"{given}: columns {some(table.columns)}; expected {SUBMISSIONS}")
+        raise InputError(f"{source.name}: columns {some(table.columns)}; expected {SUBMISSIONS}")
     owners: dict[int, str] = {}
     steps = []
     for row, (step, agent) in enumerate(zip(table.cells("step"), table.cells(key), strict=True)):
