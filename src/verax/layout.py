@@ -206,18 +206,20 @@ def _refuse_no_agents(table: Table, names: Sequence[str]) -> None:
             + ", or a folder of files of one agent each, named itself"
             * bool(names)
         )
-    for name in (name for name in names if not is_wide_agent(name)):
+    wrong = {*_called(names, _NO_AGENT)}
+    for name in names:
         if name.startswith("p:"):
             raise InputError(
                 f"{table.source}: column {name!r} has probabilities but there is no column 'agent'; "
                 "write task,agent,label,p:<class>"
             )
-        true = _called([name], TRUE | LABEL | {"label"})
-        raise InputError(
-            f"{table.source}: column {name!r} is {'a label or the truth' if true else 'about the tasks'} by its "
-            f"name, and no agent; {f'name the truth with truth_col={name!r}, ' if true else ''}"
-            f"leave it out with drop={name!r}, or rename it"
-        )
+        if name in wrong:
+            true = _called([name], TRUE | LABEL | {"label"})
+            raise InputError(
+                f"{table.source}: column {name!r} is {'a label or the truth' if true else 'about the tasks'} by its "
+                f"name, and no agent; {f'name the truth with truth_col={name!r}, ' if true else ''}"
+                f"leave it out with drop={name!r}, or rename it"
+            )
 
 
 def _check_agents(table: Table, names: Sequence[str], reading: Reading) -> list[str]:
@@ -252,7 +254,8 @@ def _check_agents(table: Table, names: Sequence[str], reading: Reading) -> list[
 
 def _is_unique(column: Column) -> bool:
     """Whether nearly every cell is another, and cells are enough to tell."""
-    return len(column.texts) >= max(_ENOUGH, 0.9 * int((column.codes >= 0).sum()))
+    texts = len(column.texts)
+    return texts >= _ENOUGH and texts >= 0.9 * int((column.codes >= 0).sum())
 
 
 def _refuse_classes(source: str, count: int, tasks: int, column: str, reading: Reading) -> None:
