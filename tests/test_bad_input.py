@@ -385,10 +385,12 @@ PUBLIC = [
         "bad.npy",
         "public: NPY of wrong length",
         npy([0, 1]),
-        "bad.npy: shape (2,) for 3 tasks",
+        "bad.npy: public has shape (2,) for 3 tasks",
         "r.npz",
     ),
-    beside("--public", "bad.npy", "public: NPY of no length", npy(1), "bad.npy: shape () for 3 tasks", "r.npz"),
+    beside(
+        "--public", "bad.npy", "public: NPY of no length", npy(1), "bad.npy: public has shape () for 3 tasks", "r.npz"
+    ),
     beside(
         "--public",
         "bad.npy",

@@ -33,7 +33,7 @@ from verax.cli import app
 from verax.errors import InputError, OptionError, VeraxError
 from verax.kernels import Engine
 from verax.plan import Mechanism
-from verax.tables import Shard, blocks, find, formats, shards, truth_of, writing
+from verax.tables import Shard, beside, blocks, find, formats, truth_of, writing
 from verax.tally import Tally, score_shards
 
 psutil = pytest.importorskip("psutil")
@@ -369,7 +369,7 @@ def test_two_tasks_that_share_a_digest_are_two_tasks(tmp_path, monkeypatch):
     (tmp_path / "2.csv").write_text("task,ann,bob\nt3,a,b\nt4,b,b\n")
     whole = verax.score(verax.read(*sorted(tmp_path.iterdir())))
     same = {"t1": 1, "t2": 2, "t3": 3, "t4": 1}
-    for module in (shards, tally):
+    for module in (beside, tally):
         monkeypatch.setattr(module, "digests", lambda tasks: np.array([same[t] for t in tasks], dtype=np.uint64))
     alike(score_shards(find(tmp_path / "*.csv")), whole)
 

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import unicodedata
 import zipfile
+from functools import cache
 
 import numpy as np
 import pandas as pd
@@ -202,7 +203,7 @@ SUSPECTS = ["label", "truth", "Gold", "target", "category", "prompt", "id", "mod
 @pytest.mark.parametrize("name", SUSPECTS)
 def test_a_column_that_is_no_agent_by_its_name_is_refused_and_may_be_dropped(name):
     text = WIDE.replace("bob", f"bob,{name}").replace(",cat\n", ",cat,x\n").replace(",dog\n", ",dog,y\n").encode()
-    with pytest.raises(InputError, match=f"column '{name}'.*drop={name}"):
+    with pytest.raises(InputError, match=f"column '{name}'.*drop='{name}'"):
         verax.read(text)
     same(verax.read(text, drop=[name]), verax.read(WIDE.encode()))
 
@@ -243,7 +244,7 @@ def test_a_column_of_ids_times_or_prose_is_refused_by_name():
         [f"What is the answer to question {i}?" for i in range(40)],
     ):
         rows = [f"t{i},{right[i]},{rng.integers(0, 3)},{cell}" for i, cell in enumerate(cells)]
-        with pytest.raises(InputError, match=r"column 'extra' has 40 different texts in 40 rows.*drop=extra"):
+        with pytest.raises(InputError, match=r"column 'extra' has 40 different texts in 40 rows.*drop='extra'"):
             verax.read("\n".join(["task,ann,bob,extra", *rows]).encode())
 
 
@@ -425,6 +426,55 @@ def test_a_format_of_another_tool_is_one_entry(monkeypatch):
     named = io.BytesIO(lines.encode())
     named.name = "x.bars"
     same(verax.read(named), verax.read(LONG.encode()))
+
+
+# What is said is what can be typed, and what was meant
+
+
+def test_a_remedy_names_its_column_as_it_is_typed(tmp_path):
+    for extra, remedy in {"truth": "--truth-col truth", "prompt": "--drop prompt", "note": "--drop note"}.items():
+        (tmp_path / "r.csv").write_text(WIDE.replace("bob", extra))
+        done = subprocess.run(
+            [sys.executable, "-c", "from verax.cli import main; main()", "score", "r.csv"],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 2
+        assert remedy in done.stderr
+
+
+def test_labels_that_differ_in_capitals_only_stay_apart_and_it_is_said():
+    found = verax.read(WIDE.replace("cat\n", "Cat\n").encode())
+    assert found.classes == ("Cat", "cat", "dog")
+    assert found.notes == (
+        "labels 'Cat', 'cat' differ in capitals only and stay apart: write them alike if they are one",
+    )
+    assert verax.read(WIDE.encode()).notes == ()
+    assert verax.read(WIDE.replace("cat\n", "Cat\n").encode(), classes=["cat", "Cat", "dog"]).notes == ()
+
+
+def test_a_refusal_of_bytes_does_not_print_them():
+    for use in (tables.read_prediction, tables.read_submissions):
+        with pytest.raises(InputError, match=r"^the bytes: "):
+            use(LONG.encode())
+
+
+def test_a_file_of_one_agent_is_told_of_folders():
+    with pytest.raises(InputError, match="or a folder of files of one agent each"):
+        verax.read(b"task,label\nt1,cat\nt2,dog\n")
+
+
+def test_a_class_that_is_called_as_a_missing_word_is_known_in_the_truth_too():
+    reports = verax.read(b"task,ann,bob\nt1,NA,cat\nt2,cat,NA\n", classes=["NA", "cat"])
+    assert reports.labels.tolist() == [[0, 1], [1, 0]]
+    assert verax.read_truth(b"task,label\nt1,NA\nt2,cat\n", reports, classes=["NA", "cat"]).truth.tolist() == [0, 1]
+
+
+@pytest.mark.parametrize("text", ['""\n', '"",""\n""\n', '\n"  "\n'])
+def test_a_file_of_quotes_is_an_empty_file(text):
+    with pytest.raises(InputError, match="the file is empty"):
+        verax.read(text.encode())
 
 
 # Size: refused before it is read
@@ -661,10 +711,16 @@ def read_or_refused(use, thing):
     return None
 
 
+@cache
+def whole_form(ending):
+    """Written once: a workbook says when it was."""
+    return FORMS[ending](LONG)
+
+
 @settings(max_examples=150, deadline=None, derandomize=True)
 @given(st.sampled_from(sorted(FORMS)), st.data())
 def test_any_damage_to_any_format_gives_reports_or_one_sentence(ending, data):
-    content = bytearray(FORMS[ending](LONG))
+    content = bytearray(whole_form(ending))
     for _ in range(data.draw(st.integers(0, 3))):
         at = data.draw(st.integers(0, len(content)))
         content[at : at + data.draw(st.integers(0, 4))] = data.draw(st.binary(max_size=4))

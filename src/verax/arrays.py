@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from verax import layout
 from verax.columns import Column, Reading, Table, text_of
 from verax.errors import InputError
-from verax.labels import MOST_CLASSES, Array, Floats, checked_names, clean
-from verax.layout import Laid, laid_out
-from verax.roles import Roles
+from verax.labels import MOST_CLASSES, Array, Floats, checked_names, clean, some
+from verax.layout import Laid, Roles, laid_out
 
 _MISS_OF_ONE = 2e-3  # float16 rows miss 1 by 5e-4
 _EXACT = 1e-9
@@ -163,3 +164,69 @@ def signal_array(public: npt.ArrayLike, tasks: int, source: str) -> Array:
             f"{source}: public has shape {array.shape} for {tasks} tasks; give (N,) or (N, m), one entry a task"
         )
     return array
+
+
+# What is known of the tasks, in a table
+
+
+def truth_map(table: Table, reading: Reading, some_known: bool = False) -> dict[str, str]:
+    """The label of each task of which it is known; where `some_known`, there must be one."""
+    task, label = _truth_columns(table, reading)
+    names = layout.one_row_a_task(table, task)
+    labels = {name: text for name, text in zip(names, layout.label_texts(table, label, reading), strict=True) if text}
+    if some_known and not labels:
+        raise InputError(f"{table.source}: column {label!r} is empty in every row; give the label of some tasks")
+    return labels
+
+
+def _truth_columns(table: Table, reading: Reading) -> tuple[str, str]:
+    """The columns of task and label of a truth file; those chosen for the reports count where it has them."""
+    task, label = (
+        name if name in table.columns else None for name in (reading.task_col, reading.truth_col or reading.label_col)
+    )
+    here = replace(reading, task_col=task, label_col=label, agent_col=None, truth_col=None)
+    kept, _ = layout.kept_columns(table, here)
+    task = layout.task_column(table.source, kept, here, layout.TRUTH)
+    rest = [name for name in kept if name != task]
+    label = layout.column_called(table.source, rest, label, "truth_col", ("label",), layout.TRUE | layout.LABEL)
+    if label is None or len(rest) > 1:
+        raise InputError(
+            f"{table.source}: columns {some(table.columns)}; expected {layout.TRUTH} for truth: "
+            "name the label with truth_col=, leave others out with drop="
+        )
+    return task, label
+
+
+def public_array(table: Table, tasks: Sequence[str], reading: Reading) -> Array:
+    """The public signal of these tasks: strata of `task,label`, or features of `task,x1,x2,...`."""
+    kept, _ = layout.kept_columns(table, replace(reading, agent_col=None, label_col=None, truth_col=None))
+    task = layout.task_column(table.source, kept, reading, layout.PUBLIC)
+    place = {name: row for row, name in enumerate(layout.one_row_a_task(table, task))}
+    lost = [name for name in tasks if name not in place]
+    if lost:
+        raise InputError(
+            f"{table.source}: task {lost[0]!r} ({len(lost)} in all) has no public signal; every task needs one"
+        )
+    rows = np.array([place[name] for name in tasks], dtype=np.int64)
+    names = [name for name in kept if name != task]
+    if not names:
+        raise InputError(f"{table.source}: only a column 'task'; expected {layout.PUBLIC}")
+    return _strata_of(table, rows) if names == ["label"] else _features_of(table, names, rows)
+
+
+def _strata_of(table: Table, rows: Array) -> Array:
+    [column] = table.texts_of(["label"])
+    codes = column.codes[rows]
+    for row in rows[codes < 0][:1].tolist():
+        table.refuse(row, "column 'label' is empty; every task needs a public signal")
+    rank = np.argsort(np.argsort(np.array(column.texts)))
+    return np.asarray(rank[codes], dtype=np.int64)
+
+
+def _features_of(table: Table, names: Sequence[str], rows: Array) -> Floats:
+    features = np.stack([table.numbers(name)[rows] for name in names], axis=1)
+    for n, m in np.argwhere(~np.isfinite(features))[:1]:
+        table.refuse(
+            int(rows[n]), f"column {names[m]!r} has {features[n, m]}; expected a finite number, fill or drop it"
+        )
+    return features

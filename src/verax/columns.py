@@ -6,16 +6,16 @@ What a column means, `layout` decides; bytes are `tables`' business.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
-from functools import cached_property
 from typing import Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
 
 from verax.errors import InputError, OptionError
-from verax.labels import MOST_CLASSES, Floats, checked_names, clean
+from verax.labels import MOST_CLASSES, Floats, checked_names, clean, unguarded
 
 Codes = npt.NDArray[np.integer[Any]]
 _FRAMES = ("pandas", "polars", "pyarrow", "narwhals")
@@ -95,33 +95,32 @@ class Reading:
 _SMALL = 2**26  # bytes of memory that any file may take
 
 
+@dataclass(frozen=True, eq=False)
 class Column:
-    """Cells as codes of the few texts that occur, -1 an empty one; numbers stay numbers until a text is asked for.
+    """Cells as codes of the texts that occur, -1 an empty one; or `values`, numbers of which no text was asked for yet.
 
     >>> column = Column.of([" cat", "dog", None, "cat"])
     >>> column.codes.tolist(), column.texts
     ([0, 1, -1, 0], ['cat', 'dog'])
     """
 
-    def __init__(
-        self, codes: Codes | None, texts: Sequence[str], values: Floats | None = None, where: str = ""
-    ) -> None:
-        self._given = codes, texts
-        self._values = values
-        self._where = where
+    codes: Codes
+    texts: Sequence[str]
+    values: Floats | None = None  # NaN an empty cell
 
     @classmethod
     def of(cls, cells: Sequence[Any], where: str = "a column") -> Column:
         """From Python's values: text, numbers, None."""
         kinds = {*map(type, cells)}
         if float in kinds and kinds <= {float, int, type(None)}:
-            return cls.of_floats(np.array([math.nan if x is None else x for x in cells], dtype=np.float64), where)
+            return cls.of_floats(np.array([math.nan if x is None else x for x in cells], dtype=np.float64))
+        index: defaultdict[str, int] = defaultdict()
+        index.default_factory = index.__len__
         texts = cells if kinds == {str} else [text_of(cell, where) for cell in cells]
-        index = {text: i for i, text in enumerate(dict.fromkeys(texts))}
-        return cls.of_codes(np.fromiter(map(index.__getitem__, texts), np.int32, len(texts)), index, where)
+        return cls.of_codes(np.fromiter(map(index.__getitem__, texts), np.int32, len(texts)), index)
 
     @classmethod
-    def of_codes(cls, codes: Codes, raw: Iterable[str], where: str = "a column") -> Column:
+    def of_codes(cls, codes: Codes, raw: Iterable[str]) -> Column:
         """From codes, -1 an empty cell, of texts as they were written: cleaned, they may be fewer."""
         texts = [*map(str.strip, raw)]
         if not "".join(texts).isascii():
@@ -130,62 +129,17 @@ class Column:
             index: dict[str, int] = {}
             place = [index.setdefault(text, len(index)) if text else -1 for text in texts]
             codes, texts = np.array([*place, -1], dtype=np.int32)[codes], [*index]
-        return cls(codes, texts, where=where)
+        return cls(codes, texts)
 
     @classmethod
-    def of_floats(cls, values: Floats, where: str = "a column") -> Column:
+    def of_floats(cls, values: Floats) -> Column:
         """From numbers, NaN an empty cell."""
-        return cls(None, (), values, where)
+        return cls(np.full(len(values), -1, dtype=np.int8), (), values)
 
-    @cached_property
-    def _codes_and_texts(self) -> tuple[Codes, Sequence[str]]:
-        codes, texts = self._given
-        if codes is not None or self._values is None:
-            return np.asarray(codes), texts
-        values, place = np.unique(self._values, return_inverse=True)
-        made = Column.of_codes(place, (text_of(value, self._where) for value in values.tolist()))
-        return made.codes, made.texts
-
-    @property
-    def codes(self) -> Codes:
-        """Which of the texts each cell has; -1 an empty cell."""
-        return self._codes_and_texts[0]
-
-    @property
-    def texts(self) -> Sequence[str]:
-        """The texts that occur, cleaned."""
-        return self._codes_and_texts[1]
-
-    def __len__(self) -> int:
-        return len(self._values if self._values is not None else self.codes)
-
-    @cached_property
-    def used(self) -> list[bool]:
-        """Which of the texts some cell has."""
-        return [*map(bool, np.bincount(self.codes + 1, minlength=len(self.texts) + 1)[1:].tolist())]
-
-    def cells(self) -> list[str]:
-        """The texts, cell by cell."""
-        texts = [*self.texts, ""]
-        return [texts[code] for code in self.codes.tolist()]
-
-    def numbers(self, refuse: Callable[[int, str], NoReturn]) -> Floats:
-        """The cells as numbers; `refuse` is told the first cell that is none, and what it holds."""
-        if self._values is not None:
-            return self._values
-        found = np.empty(len(self.texts) + 1)
-        bad = {-1}
-        for i, text in enumerate(self.texts):
-            try:
-                found[i] = float(text)
-            except ValueError:
-                bad.add(i)
-        wrong = np.isin(self.codes, [*bad])
-        if wrong.any():
-            row = int(wrong.argmax())
-            code = int(self.codes[row])
-            refuse(row, f"has {self.texts[code]!r}" if code >= 0 else "is empty")
-        return found[self.codes]
+    def as_text(self, where: str) -> Column:
+        """The same, its numbers as texts."""
+        values, place = np.unique(np.asarray(self.values), return_inverse=True)
+        return Column.of_codes(place, [text_of(value, where) for value in values.tolist()])
 
 
 def text_of(value: Any, where: str = "a cell") -> str:
@@ -228,9 +182,6 @@ class Table:
     guarded: bool = False
     notes: tuple[str, ...] = ()
 
-    def __len__(self) -> int:
-        return len(next(iter(self.columns.values()), ()))
-
     def refuse(self, row: int, what: str) -> NoReturn:
         """Refuse a row by its number in the file."""
         number = row + self.first_row
@@ -238,13 +189,39 @@ class Table:
             number += blank <= number
         raise InputError(f"{self.source}, row {number}: {what}")
 
+    def texts_of(self, names: Iterable[str]) -> list[Column]:
+        """Some columns, as texts whatever they hold."""
+        return [
+            column if column.values is None else column.as_text(f"{self.source}: column {name!r}")
+            for name, column in ((name, self.columns[name]) for name in names)
+        ]
+
+    def cells(self, name: str) -> list[str]:
+        """The texts of a column, cell by cell."""
+        [column] = self.texts_of([name])
+        texts = [*self.plain(column.texts), ""]
+        return [texts[code] for code in column.codes.tolist()]
+
+    def plain(self, texts: Iterable[str]) -> list[str]:
+        """Texts as they are meant, without what guards them in a CSV."""
+        return [unguarded(text) if text[:1] == "'" else text for text in texts] if self.guarded else [*texts]
+
     def numbers(self, name: str) -> Floats:
-        """A column of numbers."""
-
-        def refuse(row: int, seen: str) -> NoReturn:
+        """A column of numbers; the first cell that is none is refused."""
+        column = self.columns[name]
+        if column.values is not None:
+            return column.values
+        found, bad = np.empty(len(column.texts) + 1), {-1}
+        for i, text in enumerate(column.texts):
+            try:
+                found[i] = float(text)
+            except ValueError:
+                bad.add(i)
+        for row in np.nonzero(np.isin(column.codes, [*bad]))[0][:1].tolist():
+            code = int(column.codes[row])
+            seen = f"has {column.texts[code]!r}" if code >= 0 else "is empty"
             self.refuse(row, f"column {name!r} {seen}; expected a number")
-
-        return self.columns[name].numbers(refuse)
+        return found[column.codes]
 
 
 def header_of(names: Sequence[object], source: str, reading: Reading) -> list[str]:
@@ -254,13 +231,12 @@ def header_of(names: Sequence[object], source: str, reading: Reading) -> list[st
             f"{source}: {len(names):,} columns, more than {reading.max_columns:,}; write the long form "
             "task,agent,label, or raise max_columns="
         )
-    header: list[str] = []
-    seen = set()
-    for i, name in enumerate(names):
-        header.append(clean(str(name)) or f"Unnamed: {i}")
-        if header[-1] in seen:
-            raise InputError(f"{source}: column {header[-1]!r} appears twice; names must differ")
-        seen.add(header[-1])
+    header = [str(name).strip() or f"Unnamed: {i}" for i, name in enumerate(names)]
+    if not "".join(header).isascii():
+        header = [*map(clean, header)]
+    if len({*header}) < len(header):
+        twice = Counter(header).most_common(1)[0][0]
+        raise InputError(f"{source}: column {twice!r} appears twice; names must differ")
     return header
 
 

@@ -1,9 +1,15 @@
-"""Layout: the arrays that the rows of a table make, once it is known which column is what."""
+"""Layout: which column of a table is what, and the arrays that its rows then make.
+
+A table is long (task, agent, label and p:<class> columns) or wide (task and one column an agent). A column that could
+be two things is asked about, one that is no agent is never taken for one, and whatever was decided is said.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from itertools import chain
 
 import numpy as np
 
@@ -20,9 +26,247 @@ from verax.labels import (
     label_type,
     number,
     some,
-    unguarded,
-)  # fmt: skip
-from verax.roles import PUBLIC, Roles, is_unique, kept_columns, refuse_classes, roles_of, task_column, truth_columns
+)
+
+REPORTS = "task,agent,label (long) or task and one column an agent (wide)"
+TRUTH = "task,label"
+PUBLIC = "task,label or task and columns of numbers"
+SUBMISSIONS = "step,task,agent,label"
+
+_TASK = {f"{what}{end}" for what in ("item", "question", "example", "sample", "instance") for end in ("", "_id")}
+_TASK |= {"id", "task_id", "doc_id"}
+_AGENT = {f"{what}{end}" for what in ("model", "annotator", "participant", "rater", "user") for end in ("", "_id")}
+_AGENT |= {"agent_id", "worker_id", "model_name"}
+LABEL = {"prediction", "predicted", "pred", "answer", "response", "vote", "choice", "annotation"}
+TRUE = {"truth", "gold", "target", "ground_truth", "true_label", "gold_label", "y_true", "reference", "correct"}
+_ABOUT = {"category", "prompt", "text", "input", "index", "subject", "topic", "difficulty", "timestamp", "time", "date",
+          "split", "source", "score", "note", "comment", "url"}  # fmt: skip
+_NO_AGENT = _TASK | _AGENT | LABEL | TRUE | _ABOUT | {"task", "agent", "worker", "label", "step"}
+_ENOUGH = 20  # rows, below which how often a text occurs says nothing
+_UNKNOWN = -2  # the code of a text that is no class
+
+
+# Roles
+
+
+def is_wide_agent(name: str) -> bool:
+    """Whether a wide file's column of that name is read as an agent.
+
+    >>> is_wide_agent("ann"), is_wide_agent("truth"), is_wide_agent("p:cat")
+    (True, False, False)
+    """
+    return not (_called([name], _NO_AGENT) or name.startswith(("p:", "Unnamed: ", "__index_level_")))
+
+
+def names_a_task(names: Sequence[str], reading: Reading) -> list[str]:
+    """Those of some columns that may say what each row is about.
+
+    >>> names_a_task(["Task", "id", "id;model"], Reading())
+    ['Task', 'id']
+    """
+    return [name for name in names if name == reading.task_col] or _called(names, _TASK | {"task"})
+
+
+def is_long(names: Sequence[str], reading: Reading) -> bool:
+    """Whether a table of such columns has a row an answer.
+
+    >>> is_long(["id", "model", "label"], Reading()), is_long(["task", "ann"], Reading())
+    (True, False)
+    """
+    return reading.agent_col is not None or bool(_called(names, _AGENT | {"agent", "worker"}))
+
+
+def _called(names: Iterable[str], words: set[str]) -> list[str]:
+    """The names that are among these words, however they are written."""
+    return [name for name in names if name.lower().replace(" ", "_").replace("-", "_") in words]
+
+
+@dataclass(frozen=True)
+class Roles:
+    """What the columns of a table are, and what there is to say of that."""
+
+    task: str
+    agent: str | None = None
+    label: str | None = None
+    truth: str | None = None
+    rows: Mapping[str, str] = field(default_factory=dict)  # class -> column of its probabilities
+    agents: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def roles_of(table: Table, reading: Reading, agent: str | None = None) -> Roles:
+    """What the columns of reports are; `agent` is whose they are where no column says."""
+    kept, notes = kept_columns(table, reading)
+    task = task_column(table.source, kept, reading, REPORTS if agent is None else TRUTH)
+    truth = None if reading.truth_col is None else _chosen(reading.truth_col, "truth_col", kept, table.source)
+    rest = [name for name in kept if name not in (task, truth)]
+    rows = [name for name in rest if name.startswith("p:")]
+    label = column_called(table.source, rest, reading.label_col, "label_col", ("label",), LABEL)
+    who = column_called(table.source, rest, reading.agent_col, "agent_col", ("agent", "worker"), _AGENT)
+    if who is not None and label is None and not rows:
+        if reading.agent_col is None and _called([who], _AGENT):
+            raise InputError(
+                f"{table.source}: column {who!r} may name the agents or be one, and no column is the label; "
+                f"name both with agent_col= and label_col=, rename it, or leave it out with drop={who!r}"
+            )
+        raise InputError(
+            f"{table.source}: no column 'label' and no p:<class> columns; expected task,agent,label, or label_col="
+        )
+    taken = {"task": task, "agent": who, "label": label, "truth": truth}
+    if who is None and not (agent is not None and (label or rows)):
+        if reading.label_col is not None:
+            raise InputError(
+                f"{table.source}: label_col= is of a long file, and no column names the agents; give agent_col="
+            )
+        _refuse_no_agents(table, rest)
+        strangers = _check_agents(table, rest, reading)
+        taken |= {"agent": None, "label": None}
+        return Roles(task, truth=truth, agents=tuple(rest), notes=(*notes, *_naming_note(taken), *strangers))
+    classes = checked_names([name[2:].strip() for name in rows], len(rows), "class", table.source)
+    strange = [name for name in rest if name not in (who, label, *rows)]
+    if strange:
+        remedy = f"name it with truth_col={strange[0]!r}, or " if _called(strange[:1], TRUE) else ""
+        raise InputError(
+            f"{table.source}: column {strange[0]!r} is not understood; expected task,agent,label and p:<class> "
+            f"columns; {remedy}leave it out with drop={strange[0]!r}"
+        )
+    named = dict(zip(classes, rows, strict=True))
+    return Roles(task, who, label, truth, named, notes=(*notes, *_naming_note(taken)))
+
+
+def kept_columns(table: Table, reading: Reading) -> tuple[list[str], list[str]]:
+    """The columns that are not to be left out, and a word on those that nobody asked to leave out."""
+    chosen = {reading.task_col, reading.agent_col, reading.label_col, reading.truth_col}
+    kept, notes = [], []
+    for name, column in table.columns.items():
+        if name in reading.drop:
+            continue
+        unnamed = name.startswith("Unnamed: ") and name not in chosen
+        if (name.startswith("__index_level_") and name not in chosen) or (unnamed and _counts_rows(column)):
+            notes.append(f"{table.source}: column {name!r} counts the rows, as pandas writes them, and is left out")
+        elif unnamed:
+            raise InputError(
+                f"{table.source}: column {int(name[9:]) + 1 if name[9:].isdigit() else name!r} has no name; "
+                f"give every column a header, or leave {name!r} out with drop="
+            )
+        else:
+            kept.append(name)
+    return kept, notes
+
+
+def _counts_rows(column: Column) -> bool:
+    rows = range(len(column.codes))
+    return [*column.texts] == [*map(str, rows)] if column.values is None else column.values.tolist() == [*rows]
+
+
+def task_column(source: str, names: Sequence[str], reading: Reading, expected: str) -> str:
+    """The column of tasks, without which nothing is understood."""
+    task = column_called(source, names, reading.task_col, "task_col", ("task",), _TASK)
+    if task is None:
+        raise InputError(
+            f"{source}: no column 'task' among {some(names) or 'no columns'}; expected {expected}, or task_col="
+        )
+    return task
+
+
+def _chosen(chosen: str, option: str, names: Sequence[str], source: str) -> str:
+    if chosen not in names:
+        raise InputError(f"{source}: no column {chosen!r} among {some(names)}; {option}= is to name one of them")
+    return chosen
+
+
+def column_called(
+    source: str, names: Sequence[str], chosen: str | None, option: str, exact: tuple[str, ...], others: set[str]
+) -> str | None:
+    """The column that is chosen, that has the very name, or that alone has a name of the kind."""
+    if chosen is not None:
+        return _chosen(chosen, option, names, source)
+    very = [name for name in exact if name in names]
+    found = very[:1] or _called(names, {*exact}) or _called(names, others)
+    if len(found) > 1:
+        raise InputError(
+            f"{source}: columns {some(found)} could each be the {exact[0]}; say which with {option}=, "
+            "and leave the others out with drop="
+        )
+    return found[0] if found else None
+
+
+def _naming_note(taken: Mapping[str, str | None]) -> list[str]:
+    """Which columns were taken for what, where they are not called so."""
+    other = [f"{name!r} as the {what}" for what, name in taken.items() if name not in (None, what, "worker")]
+    return [f"read column {', '.join(other)}"] if other else []
+
+
+def _refuse_no_agents(table: Table, names: Sequence[str]) -> None:
+    """Refuse a wide table's columns that are no agents by their names."""
+    if names == ["label"] or not names:
+        raise InputError(
+            f"{table.source}: columns {some(table.columns)} name no agent; "
+            "expected task,agent,label or task and one column an agent"
+            + ", or a folder of files of one agent each, named itself"
+            * bool(names)
+        )
+    wrong = {*_called(names, _NO_AGENT)}
+    for name in names:
+        if name.startswith("p:"):
+            raise InputError(
+                f"{table.source}: column {name!r} has probabilities but there is no column 'agent'; "
+                "write task,agent,label,p:<class>"
+            )
+        if name in wrong:
+            true = _called([name], TRUE | LABEL | {"label"})
+            raise InputError(
+                f"{table.source}: column {name!r} is {'a label or the truth' if true else 'about the tasks'} by its "
+                f"name, and no agent; {f'name the truth with truth_col={name!r}, ' if true else ''}"
+                f"leave it out with drop={name!r}, or rename it"
+            )
+
+
+def _check_agents(table: Table, names: Sequence[str], reading: Reading) -> list[str]:
+    """Refuse columns in which nearly every cell is another, which nobody else says: ids, times, scores, prose.
+
+    A word on columns that share no label with any other.
+    """
+    columns = dict(zip(names, table.texts_of(names), strict=True))
+    rows = len(columns[names[0]].codes)
+    if rows < _ENOUGH:
+        return []
+    everywhere = Counter(chain.from_iterable(column.texts for column in columns.values()))
+    strange = [
+        name for name, column in columns.items()
+        if reading.classes is None and _is_unique(column)
+        and 2 * sum(everywhere[text] > 1 for text in column.texts) < len(column.texts)
+    ]  # fmt: skip
+    if strange and len(strange) == len(names):
+        _refuse_classes(table.source, len(everywhere), rows, strange[0], reading)
+    if strange:
+        texts = columns[strange[0]].texts
+        raise InputError(
+            f"{table.source}: column {strange[0]!r} has {len(texts):,} different texts in "
+            f"{rows:,} rows, such as {texts[0][:40]!r}, and is no agent; leave it out with drop={strange[0]!r}"
+        )
+    return [
+        f"column {name!r} shares no label with the others ({some(column.texts, 3)}): if it is no agent, drop={name!r}"
+        for name, column in columns.items()
+        if len(names) > 2 and column.texts and max(map(everywhere.__getitem__, column.texts)) == 1
+    ]
+
+
+def _is_unique(column: Column) -> bool:
+    """Whether nearly every cell is another, and cells are enough to tell."""
+    texts = len(column.texts)
+    return texts >= _ENOUGH and texts >= 0.9 * int((column.codes >= 0).sum())
+
+
+def _refuse_classes(source: str, count: int, tasks: int, column: str, reading: Reading) -> None:
+    """Refuse labels that are not a few."""
+    raise InputError(
+        f"{source}: too many classes: {count:,} distinct labels on {tasks:,} tasks; is `{column}` a number rather than "
+        f"a label? leave it out with drop=, name the labels with classes=, or raise max_classes="
+    )
+
+
+# Reports
 
 
 @dataclass(frozen=True)
@@ -42,79 +286,73 @@ class Laid:
 def laid_out(table: Table, reading: Reading, roles: Roles | None = None, agent: str | None = None) -> Laid:
     """The arrays that a table of reports makes."""
     roles = roles or roles_of(table, reading, agent)
-    if not len(table):
-        raise InputError(f"{table.source}: a header and no rows; expected one row a report or a task")
     return _of_long(table, reading, roles, agent) if not roles.agents else _of_wide(table, reading, roles)
 
 
-def task_names(table: Table, column: str) -> tuple[list[str], Codes]:
-    """The tasks in order of first appearance, and which of them each row is about."""
-    codes = table.columns[column].codes
-    for row in np.nonzero(codes < 0)[0][:1].tolist():
-        table.refuse(row, f"column {column!r} is empty; every row needs a task")
-    return _by_first_appearance(table, column)
+def _names_in_order(table: Table, name: str, what: str) -> tuple[list[str], Codes]:
+    """What a column names in order of first appearance, and which of them each row is about."""
+    [column] = table.texts_of([name])
+    if not len(column.codes):
+        raise InputError(f"{table.source}: a header and no rows; expected one row a report or a task")
+    for row in np.nonzero(column.codes < 0)[0][:1].tolist():
+        table.refuse(row, f"column {name!r} is empty; every row needs {what}")
+    codes, rows = column.codes, np.arange(len(column.codes))
+    if np.array_equal(codes, rows):
+        return table.plain(column.texts), codes
+    first = np.empty(len(column.texts), dtype=np.int64)
+    first[codes[::-1]] = rows[::-1]  # of those that share a code, the first stays
+    order = np.argsort(first)
+    return table.plain(column.texts[code] for code in order.tolist()), np.argsort(order)[codes]
 
 
 def one_row_a_task(table: Table, column: str) -> list[str]:
     """The tasks, row by row; a task may stand once."""
-    names, place = task_names(table, column)
+    names, place = _names_in_order(table, column, "a task")
     if len(names) < len(place):
         row = int((place != np.arange(len(place))).argmax())
         table.refuse(row, f"task {names[place[row]]!r} appears a second time; keep one row a task")
     return names
 
 
-def _by_first_appearance(table: Table, name: str) -> tuple[list[str], Codes]:
-    """Texts in order of first appearance, and which of them each cell has."""
-    column = table.columns[name]
-    if np.array_equal(column.codes, np.arange(len(column.texts))):
-        return [*map(unguarded, column.texts)] if table.guarded else [*column.texts], column.codes
-    first = np.full(len(column.texts) + 1, len(column))
-    first[column.codes[::-1]] = np.arange(len(column))[::-1]  # of those that share a code, the first stays
-    order = np.argsort(first, kind="stable")[: int((first < len(column)).sum())]
-    rank = np.empty(len(first), dtype=np.int64)
-    rank[order] = np.arange(len(order))
-    texts = [column.texts[code] for code in order.tolist()]
-    return [*map(unguarded, texts)] if table.guarded else texts, rank[column.codes]
-
-
 def _of_wide(table: Table, reading: Reading, roles: Roles) -> Laid:
     tasks = one_row_a_task(table, roles.task)
     reading.refuse_cells(table.source, len(roles.agents), len(tasks))
-    names, code, notes = _classes_of(table, roles.agents, len(tasks), reading)
-    labels = np.empty((len(roles.agents), len(tasks)), dtype=label_type(len(names)))
-    agents = tuple(map(unguarded, roles.agents)) if table.guarded else roles.agents
-    for k, agent in enumerate(agents):
-        labels[k] = _as_classes(table, table.columns[roles.agents[k]], code, names, [agent])
+    columns, agents = table.texts_of(roles.agents), tuple(table.plain(roles.agents))
+    names, code, notes = _classes_of(table, columns, roles.agents[0], len(tasks), reading)
+    labels = np.empty((len(agents), len(tasks)), dtype=label_type(len(names)))
+    for row, column in zip(labels, columns, strict=True):
+        row[:] = np.array([*map(code.__getitem__, column.texts), -1], dtype=labels.dtype)[column.codes]
+    for k, n in np.argwhere(labels == _UNKNOWN)[:1] if _UNKNOWN in code.values() else ():
+        _refuse_label(table, columns[k], n, agents[k], names)
     return Laid(
         labels, None, agents, tuple(tasks), names, reading.classes is not None,
-        _truth_beside(table, roles, tasks, np.arange(len(tasks))), (*table.notes, *roles.notes, *notes),
+        _truth_beside(table, reading, roles, tasks, np.arange(len(tasks))), (*table.notes, *roles.notes, *notes),
     )  # fmt: skip
 
 
 def _of_long(table: Table, reading: Reading, roles: Roles, agent: str | None) -> Laid:
-    task_list, task = task_names(table, roles.task)
-    if roles.agent is None:
-        agent_list, who = [agent or ""], np.zeros_like(task)
-    else:
-        for row in np.nonzero(table.columns[roles.agent].codes < 0)[0][:1].tolist():
-            table.refuse(row, f"column {roles.agent!r} is empty; every row needs an agent")
-        agent_list, who = _by_first_appearance(table, roles.agent)
-    shape = len(agent_list), len(task_list)
+    tasks, task = _names_in_order(table, roles.task, "a task")
+    agents, who = [agent or ""], np.zeros_like(task)
+    if roles.agent is not None:
+        agents, who = _names_in_order(table, roles.agent, "an agent")
+    shape = len(agents), len(tasks)
     reading.refuse_cells(table.source, *shape, *[len(roles.rows)] * bool(roles.rows))
-    place = who.astype(np.int64) * len(task_list) + task
-    _refuse_twice(table, place, agent_list, task_list)
-    classes = _row_classes(table, reading, roles)
-    labelled = [] if roles.label is None else [roles.label]
-    names, code, notes = _classes_of(table, labelled, len(task_list), replace(reading, classes=classes))
+    place = who.astype(np.int64) * len(tasks) + task
+    _refuse_twice(table, place, agents, tasks)
+    given = _row_classes(table, reading, roles) if roles.rows else reading.classes
+    columns = table.texts_of([] if roles.label is None else [roles.label])
+    names, code, notes = _classes_of(table, columns, roles.label or "", len(tasks), replace(reading, classes=given))
     cells = np.full(len(place), -1, dtype=label_type(len(names)))
-    for column in map(table.columns.__getitem__, labelled):
-        if classes is None and len(agent_list) > 1 and is_unique(column):
-            refuse_classes(table.source, len(column.texts), len(task_list), labelled[0], reading)
-        cells = _as_classes(table, column, code, names, agent_list, who)
+    for column in columns:
+        if given is None and len(agents) > 1 and _is_unique(column):
+            _refuse_classes(table.source, len(column.texts), len(tasks), roles.label or "", reading)
+        cells = np.array([*map(code.__getitem__, column.texts), -1], dtype=cells.dtype)[column.codes]
+        for row in np.nonzero(cells == _UNKNOWN)[0][:1].tolist():
+            _refuse_label(table, column, row, agents[who[row]], names)
     rows = None
     if roles.rows:
-        found = np.stack([table.numbers(roles.rows[name]) for name in _in_order(roles.rows, names)], axis=1)
+        index = class_index(roles.rows, names)
+        found = np.stack([table.numbers(roles.rows[name]) for name in sorted(index, key=index.__getitem__)], axis=1)
         found = softmax(found) if reading.logits else found
         best = np.where(np.isnan(found).any(1), 0, found.argmax(1))
         cells = np.where(cells < 0, best, cells).astype(cells.dtype)
@@ -123,8 +361,8 @@ def _of_long(table: Table, reading: Reading, roles: Roles, agent: str | None) ->
     labels = np.full(shape, -1, dtype=cells.dtype)
     labels.reshape(-1)[place] = cells
     return Laid(
-        labels, rows, tuple(agent_list), tuple(task_list), names, classes is not None,
-        _truth_beside(table, roles, task_list, task), (*table.notes, *roles.notes, *notes),
+        labels, rows, tuple(agents), tuple(tasks), names, given is not None,
+        _truth_beside(table, reading, roles, tasks, task), (*table.notes, *roles.notes, *notes),
     )  # fmt: skip
 
 
@@ -140,16 +378,9 @@ def softmax(logits: Floats) -> Floats:
     return found
 
 
-def _in_order(rows: Mapping[str, str], names: Sequence[str]) -> list[str]:
-    index = class_index(rows, names)
-    return sorted(rows, key=lambda name: index[name])
-
-
-def _row_classes(table: Table, reading: Reading, roles: Roles) -> tuple[str, ...] | None:
+def _row_classes(table: Table, reading: Reading, roles: Roles) -> tuple[str, ...]:
     """The classes that are given, or that the columns of probabilities name."""
-    if not roles.rows:
-        return reading.classes
-    named = checked_names([*roles.rows], len(roles.rows), "class", table.source)
+    named = (*roles.rows,)
     classes = reading.classes or named
     if len(class_index(named, classes)) < len(classes) or len(named) != len(classes):
         raise InputError(
@@ -170,63 +401,48 @@ def _refuse_twice(table: Table, place: Array, agents: Sequence[str], tasks: Sequ
 
 
 def _classes_of(
-    table: Table, names: Sequence[str], tasks: int, reading: Reading
+    table: Table, columns: Sequence[Column], name: str, tasks: int, reading: Reading
 ) -> tuple[tuple[str, ...], dict[str, int], list[str]]:
-    """The classes of some columns, what each text that occurs is among them (-1 an abstention), and notes."""
-    columns = [table.columns[name] for name in names]
-    seen = [*dict.fromkeys(text for column in columns for text in _texts_used(column))]
-    known = {*(reading.classes or ())}
-    missing = [text for text in seen if text in MISSING and text not in known and not table.literal]
-    labels = {text: unguarded(text) if table.guarded else text for text in seen if text not in missing}
-    classes = reading.classes if reading.classes is not None else class_order({*labels.values()})
-    if len(classes) > reading.max_classes and reading.classes is None:
-        refuse_classes(table.source, len(classes), tasks, names[0], reading)
+    """The classes of some columns, which of them each text that occurs is (-1 an abstention), and notes."""
+    seen = [*dict.fromkeys(chain.from_iterable(column.texts for column in columns))]
+    given = reading.classes
+    missing = [] if table.literal else [text for text in seen if text in MISSING and text not in (given or ())]
+    labels = dict(zip(seen, table.plain(seen), strict=True))
+    for text in missing:
+        del labels[text]
+    classes = given or class_order({*labels.values()})
+    if given is None and len(classes) > reading.max_classes:
+        _refuse_classes(table.source, len(classes), tasks, name, reading)
     index = class_index({*labels.values()}, classes)
-    code = {text: index[label] for text, label in labels.items() if label in index} | dict.fromkeys(missing, -1)
-    return classes, code, [*_missing_notes(columns, missing), *_minus_one(classes, known)]
-
-
-def _texts_used(column: Column) -> Iterable[str]:
-    return (text for text, used in zip(column.texts, column.used, strict=True) if used)
+    code = {text: index.get(label, _UNKNOWN) for text, label in labels.items()} | dict.fromkeys(missing, -1)
+    notes = [*_missing_notes(columns, missing)]
+    if given is None and "-1" in classes and "-2" not in classes and all(map(number, classes)):
+        notes.append("-1 is a label here: leave a cell empty where an agent says nothing")
+    return classes, code, notes
 
 
 def _missing_notes(columns: Sequence[Column], missing: Sequence[str]) -> Iterator[str]:
     for text in missing:
-        places = ((column, [*column.texts].index(text)) for column in columns if text in column.texts)
-        count = sum(int((column.codes == code).sum()) for column, code in places)
+        count = sum(int((c.codes == [*c.texts].index(text)).sum()) for c in columns if text in c.texts)
         yield (
             f"{count:,} cell{'s' * (count != 1)} that say{'s' * (count == 1)} {text!r} "
             f"{'are abstentions' if count != 1 else 'is an abstention'}: if it is a label, name it with classes="
         )
 
 
-def _minus_one(names: Sequence[str], known: set[str]) -> Iterator[str]:
-    if "-1" in names and "-1" not in known and all(number(name) for name in names) and "-2" not in names:
-        yield "-1 is a label here: leave a cell empty where an agent says nothing"
+def _refuse_label(table: Table, column: Column, row: int, agent: str, names: Sequence[str]) -> None:
+    text = column.texts[int(column.codes[row])]
+    table.refuse(row, f"agent {agent!r} has the unknown label {text!r}; the classes are {some(names)}")
 
 
-def _as_classes(
-    table: Table, column: Column, code: Mapping[str, int], names: Sequence[str], agents: Sequence[str],
-    who: Array | None = None,
-) -> Labels:  # fmt: skip
-    """The cells as classes; a text that is none is refused, by the first row that has it."""
-    lost = [
-        i for i, (text, used) in enumerate(zip(column.texts, column.used, strict=True)) if used and text not in code
-    ]
-    if lost:
-        row = int(np.isin(column.codes, lost).argmax())
-        agent, text = agents[0 if who is None else int(who[row])], column.texts[int(column.codes[row])]
-        table.refuse(row, f"agent {agent!r} has the unknown label {text!r}; the classes are {some(names)}")
-    new = np.array([*(code.get(text, -1) for text in column.texts), -1], dtype=label_type(len(names)))
-    return np.asarray(new[column.codes])
-
-
-def _truth_beside(table: Table, roles: Roles, tasks: Sequence[str], task: Array) -> dict[str, str] | None:
+def _truth_beside(
+    table: Table, reading: Reading, roles: Roles, tasks: Sequence[str], task: Array
+) -> dict[str, str] | None:
     """The truth in a column of the reports, the same in every row of a task."""
     if roles.truth is None:
         return None
     found: dict[str, str] = {}
-    for row, (at, label) in enumerate(zip(task.tolist(), label_texts(table, roles.truth), strict=True)):
+    for row, (at, label) in enumerate(zip(task.tolist(), label_texts(table, roles.truth, reading), strict=True)):
         if label and found.setdefault(tasks[at], label) != label:
             table.refuse(
                 row, f"task {tasks[at]!r} has the truth {label!r} here and {found[tasks[at]]!r} above; keep one"
@@ -234,59 +450,9 @@ def _truth_beside(table: Table, roles: Roles, tasks: Sequence[str], task: Array)
     return found
 
 
-def label_texts(table: Table, name: str) -> list[str]:
+def label_texts(table: Table, name: str, reading: Reading) -> list[str]:
     """The labels of a column, cell by cell; what is missing is empty."""
-    column = table.columns[name]
-    texts = ["" if text in MISSING and not table.literal else unguarded(text) if table.guarded else text
-             for text in column.texts]  # fmt: skip
-    return Column(column.codes, texts).cells()
-
-
-# What is known of the tasks: their truth, and the public signal
-
-
-def truth_map(table: Table, reading: Reading, some_known: bool = False) -> dict[str, str]:
-    """The label of each task of which it is known; where `some_known`, there must be one."""
-    task, label = truth_columns(table, reading)
-    if not len(table):
-        raise InputError(f"{table.source}: a header and no rows; expected one row a report or a task")
-    names = one_row_a_task(table, task)
-    labels = {name: text for name, text in zip(names, label_texts(table, label), strict=True) if text}
-    if some_known and not labels:
-        raise InputError(f"{table.source}: column {label!r} is empty in every row; give the label of some tasks")
-    return labels
-
-
-def public_array(table: Table, tasks: Sequence[str], reading: Reading) -> Array:
-    """The public signal of these tasks: strata of `task,label`, or features of `task,x1,x2,...`."""
-    kept, _ = kept_columns(table, replace(reading, agent_col=None, label_col=None, truth_col=None))
-    task = task_column(table.source, kept, reading, PUBLIC)
-    place = {name: row for row, name in enumerate(one_row_a_task(table, task))}
-    lost = [name for name in tasks if name not in place]
-    if lost:
-        raise InputError(
-            f"{table.source}: task {lost[0]!r} ({len(lost)} in all) has no public signal; every task needs one"
-        )
-    rows = np.array([place[name] for name in tasks], dtype=np.int64)
-    names = [name for name in kept if name != task]
-    return _strata_of(table, rows) if names == ["label"] else _features_of(table, names, rows)
-
-
-def _strata_of(table: Table, rows: Array) -> Array:
-    column = table.columns["label"]
-    codes = column.codes[rows]
-    for row in rows[codes < 0][:1].tolist():
-        table.refuse(row, "column 'label' is empty; every task needs a public signal")
-    rank = np.argsort(np.argsort(np.array(column.texts)))
-    return np.asarray(rank[codes], dtype=np.int64)
-
-
-def _features_of(table: Table, names: Sequence[str], rows: Array) -> Floats:
-    if not names:
-        raise InputError(f"{table.source}: only a column 'task'; expected {PUBLIC}")
-    features = np.stack([table.numbers(name)[rows] for name in names], axis=1)
-    for n, m in np.argwhere(~np.isfinite(features))[:1]:
-        table.refuse(
-            int(rows[n]), f"column {names[m]!r} has {features[n, m]}; expected a finite number, fill or drop it"
-        )
-    return features
+    [column] = table.texts_of([name])
+    missing = frozenset() if table.literal else MISSING.difference(reading.classes or ())
+    texts = ["" if raw in missing else text for raw, text in zip(column.texts, table.plain(column.texts), strict=True)]
+    return [*map([*texts, ""].__getitem__, column.codes.tolist())]

@@ -6,6 +6,7 @@ Every refusal is one sentence: what was seen, where, what was expected, what to 
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -13,19 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from verax.arrays import (
-    array_of,
-    checked_rows,
-    class_count,
-    is_indexed,
-    label_array,
-    laid_texts,
-    probability_array,
-    rows_of_agents,
-    signal_array,
-    texts_by_task,
-    whole_numbers,
-)  # fmt: skip
+from verax import arrays
 from verax.columns import Reading, Table, is_frame, table_of, text_of
 from verax.errors import InputError
 from verax.frames import to_frame
@@ -34,8 +23,7 @@ from verax.labels import checked_names as checked_names
 from verax.labels import class_order as class_order
 from verax.labels import narrow as narrow
 from verax.labels import some as some
-from verax.layout import Laid, laid_out, public_array, truth_map
-from verax.roles import Roles
+from verax.layout import Laid, Roles, laid_out
 
 
 @dataclass(frozen=True)
@@ -120,9 +108,9 @@ class Reports:
         if reading:
             raise InputError(f"{source}: {min(reading)}= is for data frames and files; give names with agents=, tasks=")
         if isinstance(labels, Mapping):
-            agents, tasks, labels = rows_of_agents(labels, agents, tasks, source)
-        rows = None if probabilities is None else probability_array(probabilities, source)
-        held = None if labels is None else label_array(labels, source)
+            agents, tasks, labels = arrays.rows_of_agents(labels, agents, tasks, source)
+        rows = None if probabilities is None else arrays.probability_array(probabilities, source)
+        held = None if labels is None else arrays.label_array(labels, source)
         if held is None and rows is None:
             raise InputError(
                 f"{source}: neither labels nor probabilities; give labels (K, N) or probabilities (K, N, L)"
@@ -133,9 +121,15 @@ class Reports:
             assert rows is not None
             held = rows.argmax(2)
         elif held.dtype.kind not in "iu":
-            laid = laid_texts(held, agents, tasks, classes, source)
+            laid = arrays.laid_texts(held, agents, tasks, classes, source)
             held, classes, notes = laid.labels, laid.classes, laid.notes
-        size = len(classes) if classes is not None else rows.shape[2] if rows is not None else class_count(held, source)
+        size = (
+            len(classes)
+            if classes is not None
+            else rows.shape[2]
+            if rows is not None
+            else arrays.class_count(held, source)
+        )
         class_names = checked_names(classes, size, "class", source)
         agent_names = checked_names(agents, held.shape[0], "agent", source)
         task_names = checked_names(tasks, held.shape[1], "task", source)
@@ -145,7 +139,7 @@ class Reports:
                     f"{source}: probabilities have shape {rows.shape}, labels {held.shape}, "
                     f"and there are {size} classes; give probabilities of shape (agents, tasks, classes)"
                 )
-            rows = checked_rows(rows, held, agent_names, task_names, source)
+            rows = arrays.checked_rows(rows, held, agent_names, task_names, source)
         outside = held.size and (held.min() < -1 or held.max() >= size)
         for bad in np.argwhere((held < -1) | (held >= size))[:1] if outside else ():
             raise InputError(
@@ -168,7 +162,7 @@ class Reports:
         if len({*tasks}) < len(tasks) or not "".join(tasks).isprintable():
             checked_names(tasks, len(tasks), "task", source)
         classes = checked_names(laid.classes, len(laid.classes), "class", source)
-        rows = None if laid.rows is None else checked_rows(laid.rows, laid.labels, agents, tasks, source)
+        rows = None if laid.rows is None else arrays.checked_rows(laid.rows, laid.labels, agents, tasks, source)
         found = cls(laid.labels, agents, tasks, classes, rows, classes_given=laid.classes_given, notes=laid.notes)
         return found if laid.truth is None else found.with_truth(laid.truth, source)
 
@@ -236,8 +230,8 @@ class Reports:
         [3, 5]
         """
         if is_frame(public):
-            return replace(self, public=public_array(table_of(public, source, Reading()), self.tasks, Reading()))
-        return replace(self, public=signal_array(public, len(self.tasks), source))
+            return replace(self, public=arrays.public_array(table_of(public, source, Reading()), self.tasks, Reading()))
+        return replace(self, public=arrays.signal_array(public, len(self.tasks), source))
 
     def with_truth(self, truth: Any, source: str = "the truth") -> Reports:
         """The reports with the truth of some or all tasks.
@@ -250,13 +244,13 @@ class Reports:
         """
         if is_frame(truth):
             return self._with_truth_of(
-                truth_map(table_of(truth, source, Reading()), Reading(), some_known=True), source
+                arrays.truth_map(table_of(truth, source, Reading()), Reading(), some_known=True), source
             )
-        if is_indexed(truth):
+        if arrays.is_indexed(truth):
             truth = dict(truth.items())
         if isinstance(truth, Mapping):
-            return self._with_truth_of(texts_by_task(truth, source), source)
-        array = whole_numbers(array_of(truth, source), source)
+            return self._with_truth_of(arrays.texts_by_task(truth, source), source)
+        array = arrays.whole_numbers(arrays.array_of(truth, source), source)
         if array.shape == (len(self.tasks),) and array.dtype.kind in "OUSTb":
             texts = [clean(text_of(value, source)) for value in array.tolist()]
             return self._with_truth_of(dict(zip(self.tasks, texts, strict=True)), source)
@@ -314,18 +308,24 @@ class Reports:
         >>> Reports.of([["4.0", "01", "4"]]).classes
         ('1', '4')
         """
+        if self.classes_given:
+            return self
         found = {label: number(label) for label in self.classes}
         spelled = {label: text for label, text in found.items() if text is not None}
         changed = {label: text for label, text in spelled.items() if label != text}
-        if self.classes_given or not changed:
-            return self
-        if len(spelled) < len(found):
-            twice = sorted(label for label in changed if [*spelled.values()].count(spelled[label]) > 1)
-            said = [f"labels {some(twice)} stay apart, for other labels are no numbers"] if twice else []
-            return replace(self, notes=(*self.notes, *said))
-        classes = class_order({*spelled.values()})
-        notes = (*self.notes, *_spelling_note(changed, "labels are numbers: "))
-        return replace(self._with_names(spelled, classes), classes=classes, notes=notes)
+        if changed and len(spelled) == len(found):
+            classes = class_order({*spelled.values()})
+            notes = (*self.notes, *_spelling_note(changed, "labels are numbers: "))
+            return replace(self._with_names(spelled, classes), classes=classes, notes=notes)
+        twice = sorted(label for label in changed if [*spelled.values()].count(spelled[label]) > 1)
+        said = [f"labels {some(twice)} stay apart, for other labels are no numbers"] if twice else []
+        cased = Counter(map(str.casefold, self.classes))
+        alike = [label for label in self.classes if cased[label.casefold()] > 1]
+        if alike:
+            said.append(
+                f"labels {some(alike)} differ in capitals only and stay apart: write them alike if they are one"
+            )
+        return replace(self, notes=(*self.notes, *said)) if said else self
 
     def _with_names(self, names: Mapping[str, str], classes: Sequence[str]) -> Reports:
         index = {c: i for i, c in enumerate(classes)}

@@ -7,10 +7,10 @@ with few common tasks count as much as those with many. With S_jk what j scores 
     w_ij        = N_ij skill_j(-i)^4
     score_i     = sum_j w_ij S_ij / sum_j w_ij
 
-Nothing that i reports enters its own weights, to the last bit, so its score is Correlated Agreement against a mixture of
-references and truthful when each of them is (Theorem 4). skill^2 is the share of what j says that it has in common with
-the rest; the weight is its square, between the best weights where errors are chance, J / (1 - J^2), and where they are
-shared, J / (1 - J)^2.
+Nothing that i reports enters its own weights, to the last bit, so its score is Correlated Agreement against a mixture
+of references and truthful when each of them is (Theorem 4). skill^2 is the share of what j says that it has in common
+with the rest; the weight is its square, between the best weights where errors are chance, J / (1 - J^2), and where they
+are shared, J / (1 - J)^2.
 
 Where pairs share so few tasks that a pair's own penalty is mostly noise, the references of a task are put together
 before the penalty is taken: agent i is scored beside the votes of the others, each counted skill_j(-i)^4.
@@ -60,7 +60,7 @@ def skilled_weights(values: Floats, common: npt.NDArray[np.generic]) -> Floats:
     n, units = _pair_sums(values, common)
     skill = _skill_without_each(n, units)
     weights = n * skill**_POWER
-    return np.where((weights > 0).any(1, keepdims=True), weights, n)
+    return np.asarray(np.where((weights > 0).any(1, keepdims=True), weights, n), dtype=np.float64)
 
 
 def _pair_sums(values: Floats, common: npt.NDArray[np.generic]) -> tuple[Ints, Ints]:
@@ -75,7 +75,7 @@ def _skill_without_each(n: Ints, units: Ints) -> Floats:
     """skill_j(-i) for every i (row) and j: j's mean beside the others, its pair with i taken out."""
     tasks = n.sum(1) - n
     total = units.sum(1) - units
-    return np.maximum(np.divide(total, tasks * _UNIT, out=np.zeros(n.shape), where=tasks > 0), 0.0)
+    return np.asarray(np.maximum(np.divide(total, tasks * _UNIT, out=np.zeros(n.shape), where=tasks > 0), 0.0))
 
 
 def parts(side: Side, plan: Plan, only: int | None = None) -> list[Part | None]:
@@ -134,7 +134,7 @@ def _over_pairs(side: Side, plan: Plan, weights: Floats, wanted: Ints) -> Iterat
 def _parts_of_rows(side: Side, plan: Plan, weights: Floats, rows: slice) -> list[Part | None]:
     """Some agents from the counts of their pairs."""
     counts = Counts.of(side, plan, rows, bounded=False)
-    tables, found = np.zeros(counts.counts.shape), []
+    tables, found = np.zeros(counts.counts.shape), list[Part | None]()
     answered = side.answered[rows].tolist()
     for i, tasks in enumerate(answered):
         able = counts.able(i) & (weights[counts.first + i] > 0)

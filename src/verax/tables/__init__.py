@@ -1,13 +1,24 @@
 """Tables: the one door through which outside data comes in. Path, bytes, open file, frame or `-` -> reports.
 
 Every way a file can be wrong has its sentence: what was seen, where, what was expected, what to do. A format is one
-entry in `formats`; what columns mean is decided in `roles`, the same for every format and for data frames.
+entry in `formats`; what columns mean is decided in `layout`, the same for every format and for data frames.
 """
 
 from verax.columns import Column, Reading, Table
-from verax.tables.beside import read_matrix, read_prediction, read_public, read_submissions, read_tasks, read_truth
-from verax.tables.formats import Format, Shard, register
-from verax.tables.shards import Digests, Truth, blocks, digests, find, is_pattern, matches, read, task_of, truth_of
+from verax.tables.beside import (
+    Digests,
+    Truth,
+    digests,
+    read_matrix,
+    read_prediction,
+    read_public,
+    read_submissions,
+    read_tasks,
+    read_truth,
+    task_of,
+    truth_of,
+)
+from verax.tables.formats import Format, Shard, blocks, find, is_pattern, matches, read, register
 from verax.tables.source import Source, read_text
 from verax.tables.writing import refuse_overwriting, write, write_atomically
 

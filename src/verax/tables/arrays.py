@@ -14,11 +14,11 @@ import numpy as np
 import numpy.typing as npt
 
 from verax.columns import Reading
-from verax.errors import InputError, OptionError, VeraxError
+from verax.errors import InputError, OptionError
 from verax.labels import Array, some
 from verax.layout import softmax
 from verax.reports import Reports
-from verax.tables.source import Source, reason_of
+from verax.tables.source import Source
 
 _KNOWN = ("labels", "probabilities", "agents", "classes", "tasks", "truth", "public")
 _NAME = 100  # bytes that a name takes in memory, about
@@ -30,21 +30,17 @@ def load(source: Source, reading: Reading) -> Any:
     """The array of an NPY or the arrays of an NPZ by name, never a pickled object, nor more than its bytes hold."""
     with source.open() as file, _plain_arrays(source):
         if source.begins(len(_MAGIC)) == _MAGIC:
-            head = _Header.of(file, source.size)
-            _refuse_large(source, reading, {"labels": head})
-            file.seek(0)
-            return np.lib.format.read_array(file, allow_pickle=False)
-        with zipfile.ZipFile(file) as archive:
+            heads = {"labels": _Header.of(file, source.size)}
+        else:
             heads = {}
-            for entry in archive.infolist():
-                with archive.open(entry) as member:
-                    heads[entry.filename.removesuffix(".npy")] = _Header.of(member, entry.file_size)
-            _refuse_large(source, reading, heads)
-            found = {}
-            for entry in archive.infolist():
-                with archive.open(entry) as member:
-                    found[entry.filename.removesuffix(".npy")] = np.lib.format.read_array(member, allow_pickle=False)
-            return found
+            with zipfile.ZipFile(file) as archive:
+                for entry in archive.infolist():
+                    with archive.open(entry) as member:
+                        heads[entry.filename.removesuffix(".npy")] = _Header.of(member, entry.file_size)
+        _refuse_large(source, reading, heads)
+        file.seek(0)
+        found = np.load(file, allow_pickle=False)
+        return found if isinstance(found, np.ndarray) else {**found}
 
 
 @dataclass(frozen=True)
@@ -76,19 +72,9 @@ def _refuse_large(source: Source, reading: Reading, heads: Mapping[str, _Header]
 
 @contextmanager
 def _plain_arrays(source: Source, kind: str = "plain arrays", how: str = "np.savez") -> Iterator[None]:
-    """Whatever NumPy raises inside, as a refusal; what a parser of foreign bytes can raise is not a closed list."""
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # numpy warns of headers that Python 2 wrote, and reads them
-            yield
-    except VeraxError:
-        raise
-    except MemoryError as error:
-        raise InputError(f"{source.name}: too large for this machine ({reason_of(error)}); split it") from None
-    except Exception as error:
-        raise InputError(
-            f"{source.name}: not a NumPy file of {kind} ({reason_of(error)}); write it again with {how}"
-        ) from None
+    with source.refused(f"not a NumPy file of {kind}", f"write it again with {how}"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # numpy warns of headers that Python 2 wrote, and reads them
+        yield
 
 
 def load_one(source: Source, reading: Reading) -> Array:
@@ -124,17 +110,17 @@ def reports_of(arrays: Any, source: Source, reading: Reading) -> Reports:
             reading.refuse_cells(source.name, *array.shape)
     return Reports.of(
         labels, rows, agents=agents, tasks=tasks, classes=reading.classes if reading.classes is not None else stored,
-        truth=whole_numbers(arrays.get("truth"), source), public=arrays.get("public"), source=source.name,
+        truth=truth_in(arrays.get("truth"), source), public=arrays.get("public"), source=source.name,
     )  # fmt: skip
 
 
-def whole_numbers(truth: Array | None, source: Source) -> Array | None:
+def truth_in(array: Array | None, source: Source) -> Array | None:
     """The truth in an array, which indexes classes."""
-    if truth is not None and truth.dtype.kind not in "iu":
+    if array is not None and array.dtype.kind not in "iu":
         raise InputError(
-            f"{source.name}: truth of shape {truth.shape} and type {truth.dtype}; give one integer for each task"
+            f"{source.name}: truth of shape {array.shape} and type {array.dtype}; give one integer for each task"
         )
-    return truth
+    return array
 
 
 def names_in(arrays: Mapping[str, Array], name: str, source: Source) -> list[str] | None:
@@ -223,7 +209,7 @@ def _slice_sizes(arrays: Mapping[str, Array]) -> tuple[int, int] | None:
 def _map_arrays(source: Source) -> dict[str, Array] | None:
     """An NPY's labels, or an NPZ's arrays, mapped rather than read; None if an NPZ is compressed or strange."""
     with source.open() as file:
-        if source.endings[:1] == [".npy"]:
+        if source.endings[:1] == (".npy",):
             with _plain_arrays(source, "one plain array", "np.save"):
                 return {"labels": np.lib.format.open_memmap(source.name, mode="r")}
         try:
@@ -251,7 +237,7 @@ def _map_member(file: IO[bytes], source: Source, entry: zipfile.ZipInfo) -> Arra
 
 def _check_sums(source: Source) -> None:
     """Refuse an NPZ whose bytes are not those that were written; mapping alone would not see it."""
-    if source.endings[:1] == [".npy"]:
+    if source.endings[:1] == (".npy",):
         return
     with _plain_arrays(source), zipfile.ZipFile(source.name) as archive:
         broken = archive.testzip()

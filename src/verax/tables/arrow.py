@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from verax.columns import Column, Reading, Table, header_of
+from verax.columns import Column, Reading, Table, header_of, text_of
 from verax.errors import ExtraMissing
-from verax.roles import is_long, names_a_task
+from verax.layout import is_long, names_a_task
 from verax.tables.source import Source
 
 WRITTEN = b"verax"  # in a file's metadata: its cells are literal, and only a null is an abstention
@@ -36,7 +36,7 @@ class Arrow:
             import pyarrow.parquet as pq
         except ImportError:
             raise ExtraMissing("Parquet files", "parquet") from None
-        with source.open() as opened, source.refused("Parquet"):
+        with source.open() as opened, source.refused("cannot be read as Parquet"):
             file = pq.ParquetFile(opened)
             schema, metadata = file.schema_arrow, file.metadata
             stored = [str(name) for name in schema.names]
@@ -67,14 +67,13 @@ class Arrow:
     def tables(self, at_once: int, groups: Sequence[int] | None = None, row: int = 0) -> Iterator[Table]:
         """Its rows, or those of some row groups, so many at a time; `row` is how many come before."""
         # the names of tasks all differ, so that codes would only be longer
-        coded = [name for name in self.names if not names_a_task(name, self.reading)]
-        with self._read_coded(coded) as file:
+        with self._read_coded({*self.names} - {*names_a_task(self.names, self.reading)}) as file:
             for batch in file.iter_batches(at_once, row_groups=groups, use_threads=False):
                 yield self._table_from(batch, row)
                 row += len(batch)
 
     @contextmanager
-    def _read_coded(self, columns: Sequence[str]) -> Iterator[Any]:
+    def _read_coded(self, columns: Collection[str]) -> Iterator[Any]:
         """The file opened to give codes for these columns, where they are text."""
         import pyarrow.parquet as pq
 
@@ -82,7 +81,7 @@ class Arrow:
             field.name for field, name in zip(self.schema, self.names, strict=True)
             if name in columns and str(field.type) in ("string", "large_string")
         ]  # fmt: skip
-        with self.source.open() as opened, self.source.refused("Parquet"):
+        with self.source.open() as opened, self.source.refused("cannot be read as Parquet"):
             yield pq.ParquetFile(opened, read_dictionary=texts)
 
     def _table_from(self, held: Any, row: int) -> Table:
@@ -96,7 +95,7 @@ def read_arrow(source: Source, reading: Reading, expected: str) -> Table:
         import pyarrow as pa
     except ImportError:
         raise ExtraMissing("Arrow files", "parquet") from None
-    with source.open() as file, source.refused("Arrow"):
+    with source.open() as file, source.refused("cannot be read as Arrow"):
         held = pa.ipc.open_file(file).read_all()
         return _table_of(source, held, header_of(held.column_names, source.name, reading), 0, False)
 
@@ -116,15 +115,17 @@ def _column_of(array: Any, where: str) -> Column:
         chunks = array.unify_dictionaries().chunks
         array = pa.concat_arrays(chunks) if chunks else pa.array([], array.type)
     if pa.types.is_floating(array.type):
-        return Column.of_floats(np.asarray(array.to_numpy(zero_copy_only=False), dtype=np.float64), where)
+        return Column.of_floats(np.asarray(array.to_numpy(zero_copy_only=False), dtype=np.float64))
     try:
         coded = array if pa.types.is_dictionary(array.type) else array.dictionary_encode()
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
         return Column.of(array.to_pylist(), where)
     indices = coded.indices.fill_null(-1) if coded.indices.null_count else coded.indices
-    values = coded.dictionary.to_pylist()
+    codes, values = indices.to_numpy(zero_copy_only=False), coded.dictionary.to_pylist()
+    used = np.bincount(codes + 1, minlength=len(values) + 1)[1:] > 0
+    if not used.all():  # of a row group's texts, some rows have some
+        codes = np.append(np.where(used, np.cumsum(used) - 1, -1), -1)[codes]
+        values = [value for value, kept in zip(values, used.tolist(), strict=True) if kept]
     if {*map(type, values)} - {str}:
-        held = Column.of(values, where)
-        place = np.array([*held.codes, -1])[indices.to_numpy(zero_copy_only=False)]
-        return Column.of_codes(place, held.texts, where)
-    return Column.of_codes(indices.to_numpy(zero_copy_only=False), values, where)
+        values = [text_of(value, where) for value in values]
+    return Column.of_codes(codes, values)

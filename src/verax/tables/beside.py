@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
+from verax.arrays import public_array, truth_map
 from verax.columns import Column, Reading
-from verax.errors import InputError
-from verax.labels import Array, Floats, checked_names, some, unguarded
-from verax.layout import one_row_a_task, public_array, truth_map
+from verax.errors import InputError, OptionError
+from verax.labels import Array, Floats, Labels, checked_names, class_order, narrow, numbers_of, some
+from verax.layout import PUBLIC, SUBMISSIONS, TRUTH, kept_columns, one_row_a_task, task_column
 from verax.reports import Reports
-from verax.roles import PUBLIC, SUBMISSIONS, TRUTH, kept_columns, task_column
 from verax.tables import arrays
-from verax.tables.formats import Shard, format_of, table_of
+from verax.tables.formats import Shard, blocks, format_of, table_of, tables_of
 from verax.tables.source import Source
 from verax.tables.text import read_csv
 
+Digests = npt.NDArray[np.uint64]
 _MATRIX = "a header of classes and one row a class"
 
 
@@ -34,8 +37,8 @@ def read_truth(given: Any, reports: Reports, reading: Reading | None = None, **f
     """
     how = Reading.of(reading, **fields)
     source = Source.of(given, how)
-    if source.endings[:1] == [".npy"]:
-        return reports.with_truth(arrays.whole_numbers(arrays.load_one(source, how), source), source.name)
+    if source.endings[:1] == (".npy",):
+        return reports.with_truth(arrays.truth_in(arrays.load_one(source, how), source), source.name)
     return reports.with_truth(truth_map(table_of(source, how, TRUTH), how, some_known=True), source.name)
 
 
@@ -43,11 +46,8 @@ def read_public(given: Any, reports: Reports, reading: Reading | None = None, **
     """The reports with a public signal: `task,label` gives strata, `task,x1,x2,...` features; or NPY."""
     how = Reading.of(reading, **fields)
     source = Source.of(given, how)
-    if source.endings[:1] == [".npy"]:
-        array = arrays.load_one(source, how)
-        if array.ndim not in (1, 2) or len(array) != len(reports.tasks):
-            raise InputError(f"{source.name}: shape {array.shape} for {len(reports.tasks)} tasks; give (N,) or (N, m)")
-        return reports.with_public(array, source.name)
+    if source.endings[:1] == (".npy",):
+        return reports.with_public(arrays.load_one(source, how), source.name)
     return reports.with_public(public_array(table_of(source, how, PUBLIC), reports.tasks, how), source.name)
 
 
@@ -79,7 +79,7 @@ def read_prediction(
     else:
         reports = Reports.of_table(format.table(source, how, TRUTH), how, agent="it").with_one_spelling()
     if len(reports.agents) != 1:
-        raise InputError(f"{given}: {len(reports.agents)} agents; a submission is one agent's report: task,label")
+        raise InputError(f"{source.name}: {len(reports.agents)} agents; a submission is one agent's report: task,label")
     return reports
 
 
@@ -112,19 +112,18 @@ def read_submissions(
     if format == "NPZ":
         return _steps_of_arrays(arrays.load(source, how), source, how)
     if format == "NPY":
-        raise InputError(f"{given}: submissions need names for their arrays; save them with np.savez (.npz)")
+        raise InputError(f"{source.name}: submissions need names for their arrays; save them with np.savez (.npz)")
     table = table_of(source, how, SUBMISSIONS)
     kept, _ = kept_columns(table, how)
     task_column(source.name, kept, how, SUBMISSIONS)
     key = how.agent_col or ("agent" if "agent" in kept else "worker")
     if not {"step", key} <= {*kept}:
-        raise InputError(f"{given}: columns {some(table.columns)}; expected {SUBMISSIONS}")
+        raise InputError(f"{source.name}: columns {some(table.columns)}; expected {SUBMISSIONS}")
     owners: dict[int, str] = {}
     steps = []
-    for row, (step, agent) in enumerate(zip(table.columns["step"].cells(), table.columns[key].cells(), strict=True)):
+    for row, (step, agent) in enumerate(zip(table.cells("step"), table.cells(key), strict=True)):
         if not re.fullmatch("-?[0-9]{1,18}", step):
             table.refuse(row, f"column 'step' has {step!r}; number the submissions in order of arrival")
-        agent = unguarded(agent) if table.guarded else agent
         steps.append(int(step))
         if not agent or owners.setdefault(steps[-1], agent) != agent:
             seen = f"is of {agent!r} here and of {owners[steps[-1]]!r} above" if agent else "is of nobody"
@@ -154,3 +153,86 @@ def _steps_of_arrays(held: Any, source: Source, reading: Reading) -> tuple[Repor
         raise InputError(f"{source.name}: {len(owners)} agents for {len(numbers)} steps; say who submitted each")
     named = tuple(map(str, range(len(numbers)))) if owners is None else tuple(owners)
     return replace(reports, agents=tuple(map(str, numbers))), named
+
+
+# Tasks by digest, and their truth
+
+
+def digests(tasks: Iterable[str]) -> Digests:
+    """Eight bytes a task, by which tasks are told apart without keeping their names.
+
+    >>> digests(["a", "b"]).dtype
+    dtype('uint64')
+    """
+    found = b"".join(hashlib.blake2b(task.encode(), digest_size=8).digest() for task in tasks)
+    return np.frombuffer(found, dtype="<u8").astype(np.uint64)
+
+
+def task_of(shard: Shard, digest: int) -> str | None:
+    """The first task of a shard that has this digest."""
+    for block in blocks(shard):
+        for place in np.nonzero(digests(block.tasks) == np.uint64(digest))[0].tolist():
+            return block.tasks[place]
+    return None
+
+
+@dataclass(frozen=True, eq=False)
+class Truth:
+    """The truth of many tasks, a few bytes each.
+
+    >>> Truth.of({"t1": "dog", "t2": "cat"}).codes_of(digests(["t2", "t3"])).tolist()
+    [0, -1]
+    """
+
+    tasks: Digests
+    labels: Labels
+    classes: tuple[str, ...]
+    first: tuple[str, str]
+    source: str
+
+    @classmethod
+    def of(cls, truth: Mapping[str, str], source: str = "the truth") -> Truth:
+        """From a mapping of tasks to labels; numbers are spelled in one way, where all labels are."""
+        return cls._of_parts([(digests(truth), [*truth.values()])], next(iter(truth.items()), ("", "")), source)
+
+    @classmethod
+    def _of_parts(cls, parts: Iterable[tuple[Digests, Sequence[str]]], first: tuple[str, str], source: str) -> Truth:
+        index: dict[str, int] = {}
+        coded = [(marks, [index.setdefault(text, len(index)) for text in texts]) for marks, texts in parts]
+        spelled = numbers_of(index) or {label: label for label in index}
+        classes = class_order({*spelled.values()})
+        rank = np.array([classes.index(spelled[label]) for label in index], dtype=np.int64)
+        marks = np.concatenate([np.empty(0, np.uint64), *(marks for marks, _ in coded)])
+        order = np.argsort(marks)
+        codes = rank[np.concatenate([np.empty(0, np.int64), *(np.array(c, np.int64) for _, c in coded)])[order]]
+        return cls(marks[order], narrow(codes, len(classes)), classes, first, source)
+
+    def codes_of(self, tasks: Digests) -> Labels:
+        """The truth of these tasks, -1 where it is not known."""
+        if not len(self.tasks):
+            return np.full(len(tasks), -1, dtype=np.int8)
+        place = np.minimum(np.searchsorted(self.tasks, tasks), len(self.tasks) - 1)
+        return np.where(self.tasks[place] == tasks, self.labels[place], self.labels.dtype.type(-1))
+
+
+def truth_of(path: str | os.PathLike[str], reading: Reading | None = None, **fields: Any) -> Truth:
+    """The truth of a file `task,label`.
+
+    >>> import tempfile; from pathlib import Path; path = Path(tempfile.mkdtemp()) / "truth.csv"
+    >>> _ = path.write_text("task,label\\nt1,cat\\nt2,dog\\n")
+    >>> truth_of(path).classes
+    ('cat', 'dog')
+    """
+    how = Reading.of(reading, **fields)
+    source = Source.of(path, how)
+    if source.endings[:1] == (".npy",):
+        raise OptionError(f"{path}: an NPY file goes in the task order of one NPZ; give task,label with shards")
+    parts, first = [], None
+    for table in tables_of(source, how, TRUTH):
+        known = truth_map(table, how)
+        first = first or next(iter(known.items()), None)
+        parts.append((digests(known), [*known.values()]))
+    found = Truth._of_parts(parts, first or ("", ""), source.name)
+    if first is None or (found.tasks[1:] == found.tasks[:-1]).any():
+        truth_map(table_of(source, how, TRUTH), how, some_known=True)  # which says what is wrong
+    return found

@@ -1,19 +1,25 @@
-"""Formats: each is one entry here, and is read in one way, whole or in parts.
+"""Formats: the one door, where each kind of file is one entry, and is read in one way, whole or shard by shard.
 
-A format gives a table, whose columns `roles` understands, or reports themselves, block by block.
+A format gives a table, whose columns `layout` understands, or reports themselves, block by block. A shard holds all
+agents' reports on some tasks: row groups of a wide Parquet file, a slice of an array, or a whole file.
 """
 
 from __future__ import annotations
 
+import glob
+import os
 import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
-from verax.columns import Reading, Table
+from verax.columns import Reading, Table, is_frame
+from verax.columns import table_of as table_of_frame
 from verax.errors import InputError
-from verax.reports import Reports
-from verax.roles import REPORTS, Roles, roles_of
+from verax.layout import REPORTS, Roles, roles_of
+from verax.reports import Reports, joined
 from verax.tables import arrays
 from verax.tables.arrow import Arrow, read_arrow
 from verax.tables.records import read_json, read_xlsx
@@ -25,6 +31,7 @@ SHARD = 2**23  # cells that make a shard of small row groups or of an array: wha
 MOST_TASKS = 2**16  # names in memory at once
 LEAST_TASKS = 128  # of labels in arrays, however many agents there are, for these are named with every block
 _SAMPLE = 4096  # rows by which it is decided what columns are
+_SMALL = 2**18  # bytes of a file that stays at hand between two looks
 
 
 @dataclass(frozen=True)
@@ -174,11 +181,11 @@ def format_of(source: Source, reading: Reading) -> Format:
         return known[ending]
     start = source.begins(8)
     if start[:4] == b"PK\x03\x04":
-        with source.open() as file, source.refused("zip"), zipfile.ZipFile(file) as archive:
+        with source.open() as file, source.refused("cannot be read as zip"), zipfile.ZipFile(file) as archive:
             arrays_in = any(name.endswith(".npy") for name in archive.namelist())
         return known[".npz" if arrays_in else ".xlsx"]
     if start[:2] == b"\x1f\x8b":
-        with source.text(reading) as text, source.refused("text"):
+        with source.text(reading) as text, source.refused("cannot be read as text"):
             start = text.read(8).encode(errors="replace")
     start = start.removeprefix(b"\xef\xbb\xbf")
     return next((f for f in _FORMATS if any(start.lstrip().startswith(b) for b in f.begins)), known[".csv"])
@@ -192,7 +199,7 @@ def is_known(source: Source) -> bool:
 def agent_of(source: Source) -> str:
     """Whose report a file is, by its name."""
     name = Path(source.name).name
-    for ending in source.endings if is_known(source) else []:
+    for ending in source.endings if is_known(source) else ():
         name = name[: -len(ending)] if name.lower().endswith(ending) else name
     return name
 
@@ -213,3 +220,138 @@ def tables_of(source: Source, reading: Reading, expected: str) -> Iterator[Table
         yield from Arrow.of(source, reading).tables(MOST_TASKS)
     else:
         yield table_of(source, reading, expected)
+
+
+# The door
+
+
+def read(*sources: Any, reading: Reading | None = None, **fields: Any) -> Reports:
+    """Reports from paths, bytes, open files, data frames, or `-`, standard input; several are put together.
+
+    CSV, TSV, JSON, xlsx, Parquet or Arrow, long or wide; NPZ; a folder or several NPY with one file an agent. `fields`
+    are those of `Reading`: which column is what, the classes, how much is too much.
+
+    >>> import tempfile; folder = Path(tempfile.mkdtemp())
+    >>> _ = (folder / "r.csv").write_text("task,ann,bob\\nt1,cat,cat\\nt2,dog,cat\\nt3,dog,\\n")
+    >>> read(folder / "r.csv")
+    Reports(2 agents, 3 tasks, 2 classes, 1 abstention)
+    >>> read(b"id;model;answer\\nt1;ann;cat\\nt2;ann;dog\\n").notes
+    ("read column 'id' as the task, 'model' as the agent, 'answer' as the label",)
+    """
+    how = Reading.of(reading, **fields)
+    if not sources:
+        raise InputError("no file of reports; name at least one")
+    parts, names = [], []
+    for given in sources:
+        if is_frame(given):
+            parts.append(Reports.of_table(table_of_frame(given, "the data frame", how), how))
+            names.append("the data frame")
+            continue
+        source = Source.of(given, how)
+        for part in _scan_folder(source, how) if source.is_folder else _scan_source(source, how):
+            parts.append(part)
+            names.append(source.name)
+    return joined(parts, names, how).with_one_spelling()
+
+
+def _scan_source(source: Source, reading: Reading, agent: str | None = None) -> Iterator[Reports]:
+    return format_of(source, reading).blocks(source, Shard(source.name, reading=reading), agent)
+
+
+def _scan_folder(folder: Source, reading: Reading) -> Iterator[Reports]:
+    """The reports of a folder that holds a file an agent, called by its name."""
+    try:
+        paths = sorted(path for path in Path(folder.name).iterdir() if not path.name.startswith("."))
+    except OSError as error:
+        raise InputError(f"{folder.name}: is a folder that cannot be read ({error.strerror}); name files") from None
+    if not paths:
+        raise InputError(f"{folder.name}: is a folder with no file in it; name files of reports")
+    for path in paths:
+        source = Source.of(path, reading)
+        if source.is_folder or not is_known(source):
+            raise InputError(f"{folder.name}: is a folder, and its {path.name} is no file of reports; name the files")
+        for part in _scan_source(source, reading, agent_of(source)):
+            if part.agents != (agent_of(source),):
+                raise InputError(
+                    f"{folder.name}: is a folder, and its {path.name} is no report of one agent, task,label; "
+                    "name the files themselves"
+                )
+            yield part
+
+
+def find(*patterns: str | os.PathLike[str], reading: Reading | None = None, **fields: Any) -> list[Shard]:
+    """The shards of some files, or of all files that match a pattern such as 'shards/*.parquet', in order of name.
+
+    >>> import tempfile; import numpy as np; folder = Path(tempfile.mkdtemp())
+    >>> np.save(folder / "labels.npy", np.zeros((1000, 20_000), dtype=np.int8))
+    >>> [(shard.start, shard.stop) for shard in find(folder / "*.npy")]
+    [(0, 8388), (8388, 16776), (16776, 20000)]
+    """
+    how = Reading.of(reading, **fields)
+    if not patterns:
+        raise InputError("no file of reports; name at least one")
+    paths = dict.fromkeys(path for pattern in patterns for path in matches(pattern))
+    alone = [path for path in paths if Path(path).suffix.lower() == ".npy"]
+    if alone and len(paths) > 1:
+        raise InputError(
+            f"{alone[0]}: an NPY file has no names, so it must be the only file; save several with np.savez (.npz)"
+        )
+    return [shard for path in paths for shard in _shards_of(Source.of(Path(path), how), how)]
+
+
+def _shards_of(source: Source, reading: Reading) -> Iterator[Shard]:
+    if source.is_folder:
+        next(_scan_folder(source, reading))
+        return iter([Shard(source.name, reading=reading)])
+    return format_of(source, reading).shards(source, reading)
+
+
+def matches(pattern: str | os.PathLike[str]) -> list[str]:
+    """The file of that name, or the files that match it as a pattern.
+
+    >>> matches("no-such-file.csv")
+    ['no-such-file.csv']
+    """
+    text = os.fspath(pattern)
+    if not is_pattern(text):
+        return [text]
+    found = sorted(path for path in glob.glob(text, recursive=True) if not os.path.isdir(path))
+    if not found:
+        raise InputError(f"{text}: no file matches this pattern; check the folder and the ending")
+    return found
+
+
+def is_pattern(text: str) -> bool:
+    """Whether it stands for files rather than names one.
+
+    >>> is_pattern("shards/*.parquet"), is_pattern("reports.csv")
+    (True, False)
+    """
+    return glob.has_magic(text) and not os.path.exists(text)
+
+
+def blocks(shard: Shard) -> Iterator[Reports]:
+    """A shard's reports, a block of tasks at a time.
+
+    >>> import tempfile; path = Path(tempfile.mkdtemp()) / "reports.csv"
+    >>> _ = path.write_text("task,ann,bob\\nt1,cat,cat\\nt2,dog,cat\\n")
+    >>> [*blocks(Shard(str(path)))]
+    [Reports(2 agents, 2 tasks, 2 classes, 0 abstentions)]
+    """
+    source = Source.of(Path(shard.path), shard.reading)
+    if source.is_folder:
+        yield read(source, reading=shard.reading)
+        return
+    format = format_of(source, shard.reading)
+    if format.scan is None and len(content := source.begins(_SMALL + 1)) <= _SMALL:
+        yield _small(format, Source(source.name, content), shard.reading)
+        return
+    for part in format.blocks(source, shard):
+        yield replace(part, notes=(*shard.notes, *part.notes)).with_one_spelling()
+
+
+@lru_cache(maxsize=64)
+def _small(format: Format, source: Source, reading: Reading) -> Reports:
+    """The reports of a small file, which are at hand when its bytes are looked at again."""
+    [reports] = format.blocks(source, Shard(source.name, reading=reading))
+    return reports.with_one_spelling()

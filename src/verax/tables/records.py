@@ -58,7 +58,7 @@ def read_xlsx(source: Source, reading: Reading, expected: str) -> Table:
         import openpyxl
     except ImportError:
         raise ExtraMissing("spreadsheets", "xlsx") from None
-    with source.open() as file, source.refused("xlsx"), warnings.catch_warnings():
+    with source.open() as file, source.refused("cannot be read as xlsx"), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # openpyxl warns of styles that it does not know
         with zipfile.ZipFile(file) as archive:
             held = sum(entry.file_size for entry in archive.infolist())

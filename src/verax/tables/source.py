@@ -11,7 +11,7 @@ import zlib
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import IO, Any
@@ -33,6 +33,10 @@ class Source:
 
     name: str
     content: Path | bytes
+    endings: tuple[str, ...] = field(init=False)  # what its name ends in, in lower case, the last first
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "endings", tuple(suffix.lower() for suffix in reversed(Path(self.name).suffixes)))
 
     @classmethod
     def of(cls, given: Any, reading: Reading) -> Source:
@@ -52,11 +56,6 @@ class Source:
         return cls(os.fspath(given), Path(given))
 
     @property
-    def path(self) -> str | None:
-        """Where it is on disk, if there."""
-        return self.name if isinstance(self.content, Path) else None
-
-    @property
     def size(self) -> int:
         """How many bytes, compressed as they are."""
         return len(self.content) if isinstance(self.content, bytes) else self.content.stat().st_size
@@ -65,11 +64,6 @@ class Source:
     def is_folder(self) -> bool:
         """Whether it is a folder of files."""
         return isinstance(self.content, Path) and os.path.isdir(self.content)
-
-    @property
-    def endings(self) -> list[str]:
-        """What its name ends in, in lower case, the last first: ['.gz', '.csv']."""
-        return [suffix.lower() for suffix in reversed(Path(self.name).suffixes)]
 
     def open(self) -> IO[bytes]:
         """The bytes as they are; what is not a file to be read from its beginning is refused."""
@@ -89,21 +83,23 @@ class Source:
 
     def begins(self, count: int) -> bytes:
         """Its first bytes."""
-        with self.open() as file, self.refused("file"):
+        with self.open() as file, self.refused("cannot be read as file"):
             return file.read(count)
 
     @contextmanager
     def text(self, reading: Reading) -> Iterator[io.TextIOWrapper]:
         """Its text, unpacked where it is gzip, in UTF-8."""
         with self.open() as file:
-            if self.begins(2) == b"\x1f\x8b":
-                with self.open() as again:  # unpacking is fast beside reading: whether it is too much is seen first
-                    deque(iter(partial(_Unpacked(again, self, reading).read, 2**20), b""), maxlen=0)
-                raw: Any = io.BufferedReader(_Unpacked(file, self, reading))
+            head, raw = file.read(64), file
+            file.seek(0)
+            if head[:2] == b"\x1f\x8b":
+                # unpacking is fast beside reading: whether it is too much is seen first
+                deque(iter(partial(_Unpacked(file, self, reading).read, 2**20), b""), maxlen=0)
+                file.seek(0)
+                raw = io.BufferedReader(_Unpacked(file, self, reading))
+                head = raw.peek(64)[:64]
             else:
                 reading.refuse_large(self.name, self.size, self.size, "text")
-                raw = io.BufferedReader(file)
-            head = raw.peek(64)[:64]
             halves = head[::2], head[1::2]
             wide = any(any(a) and b and not any(b) for a, b in (halves, halves[::-1]))
             if wide or head[:2] in (b"\xff\xfe", b"\xfe\xff"):
@@ -112,7 +108,7 @@ class Source:
                 yield text
 
     @contextmanager
-    def refused(self, kind: str, remedy: str = "write it again") -> Iterator[None]:
+    def refused(self, what: str, remedy: str = "write it again") -> Iterator[None]:
         """Whatever a parser of foreign bytes raises inside, as a refusal; what it can raise is not a closed list."""
         try:
             yield
@@ -122,7 +118,7 @@ class Source:
             raise InputError(f"{self.name}: too large for this machine ({reason_of(error)}); split it") from None
         except Exception as error:
             reason = reason_of(error).removeprefix("Could not open Parquet input source '<Buffer>': ")
-            raise InputError(f"{self.name}: cannot be read as {kind} ({reason}); {remedy}") from None
+            raise InputError(f"{self.name}: {what} ({reason}); {remedy}") from None
 
 
 class _Unpacked(io.RawIOBase):

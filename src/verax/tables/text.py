@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator
-from functools import partial
+import io
+from array import array
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
 from itertools import chain, islice
 from typing import IO, Any
 
 import numpy as np
-import numpy.typing as npt
 
 from verax.columns import Column, Reading, Table, header_of
 from verax.errors import InputError
-from verax.roles import names_a_task
+from verax.layout import names_a_task
 from verax.tables.source import Source, reason_of
 
 _LONGEST_CELL = 10_000
 _LONGEST_LINE = 2**24
 _MOST_BLANK = 10**6  # lines
-_ROWS, _CELLS = 2**12, 2**18  # taken at once
+_ROWS, _CELLS, _CHARACTERS = 2**12, 2**18, 2**20  # taken at once
 
 
 def read_csv(source: Source, reading: Reading, expected: str) -> Table:
@@ -40,55 +41,55 @@ def read_csv(source: Source, reading: Reading, expected: str) -> Table:
 
 
 def _table_of_lines(source: Source, file: IO[str], reading: Reading, expected: str) -> Table:
-    lines = _lines_of(source, file)
+    lines = chain.from_iterable(_pieces(source, file))
     first: list[str] = []
     for line in islice(lines, _MOST_BLANK):
         first.append(line)
         if line.strip(", \t;\r\n"):
             break
-    else:
-        raise InputError(f"{source.name}: the file is empty; expected {expected}")
-    reader = csv.reader(chain(first, lines), strict=True, delimiter=_delimiter(source, first[-1], reading))
+    mark = _delimiter(source, first[-1], reading) if first else ","
+    reader = csv.reader(chain(first, lines), strict=True, delimiter=mark)
     blank: list[int] = []
-    number, header = 0, list[str]()
-    while not header:
-        record = _next_records(source, reader, 1)
-        header = header_of(record[0], source.name, reading) if _rows_not_blank(source, record, 0, number, blank) else []
+    number, names = 0, list[list[str]]()
+    while not names:
+        if not (records := _next_records(source, reader, 1)):
+            raise InputError(f"{source.name}: the file is empty; expected {expected}")
+        names = _rows_not_blank(source, records, 0, number, blank)
         number += 1
-    index: list[dict[str, int]] = [{} for _ in header]
-    numeric = {i for i, name in enumerate(header) if name.startswith("p:")}
-    codes: list[list[npt.NDArray[Any]]] = [[np.empty(0, np.int32)] for _ in header]
+    header = header_of(names[0], source.name, reading)
+    index: list[defaultdict[str, int]] = [defaultdict() for _ in header]
+    for each in index:
+        each.default_factory = each.__len__
+    found: list[array[Any]] = [array("d" if name.startswith("p:") else "i") for name in header]
     at_once = max(1, min(_ROWS, _CELLS // len(header)))
     while records := _next_records(source, reader, at_once):
         rows = _rows_not_blank(source, records, len(header), number, blank)
         number += len(records)
         for i, cells in enumerate(zip(*rows, strict=True)):
-            if i in numeric:
+            if found[i].typecode == "d":
                 try:
-                    codes[i].append(np.array(cells, dtype=np.float64))
+                    found[i].extend([*map(float, cells)])
                     continue
-                except ValueError:  # codes will say where: 0 for all above, which were numbers
-                    numeric.remove(i)
-                    index[i], codes[i] = {"0": 0}, [np.zeros(len(above), np.int32) for above in codes[i]]
-            known = index[i]
-            for cell in dict.fromkeys(cells):
-                known.setdefault(cell, len(known))
-            codes[i].append(np.fromiter(map(known.__getitem__, cells), np.int32, len(cells)))
+                except ValueError:  # codes will say where: of one text for all above, which were numbers
+                    found[i] = array("i", [index[i]["0"]] * len(found[i]))
+            found[i].extend(map(index[i].__getitem__, cells))
     columns = {
-        name: Column.of_floats(np.concatenate(codes[i]))
-        if i in numeric
-        else Column.of_codes(np.concatenate(codes[i]), index[i], f"{source.name}: column {name!r}")
-        for i, name in enumerate(header)
+        name: Column.of_floats(np.asarray(cells)) if cells.typecode == "d" else Column.of_codes(np.asarray(cells), each)
+        for name, cells, each in zip(header, found, index, strict=True)
     }
     return Table(source.name, columns, 2, blank, guarded=True)
 
 
-def _lines_of(source: Source, file: IO[str]) -> Iterator[str]:
-    """The lines of a text, none longer than may be, nor with a NUL byte."""
-    for number, line in enumerate(iter(partial(file.readline, _LONGEST_LINE), ""), start=1):
-        if "\0" in line:
+def _pieces(source: Source, file: IO[str]) -> Iterator[Iterable[str]]:
+    """The lines of a text, many at a time, none longer than may be, nor with a NUL byte."""
+    number = 1
+    while piece := file.read(_CHARACTERS):
+        piece += file.readline(_LONGEST_LINE)
+        if "\0" in piece:
+            number += piece[: piece.index("\0")].count("\n")
             raise InputError(f"{source.name}, line {number}: a NUL byte, which no text has; write the file again")
-        yield line
+        number += piece.count("\n")
+        yield io.StringIO(piece, newline="")
 
 
 def _next_records(source: Source, reader: Any, count: int) -> list[list[str]]:
@@ -127,7 +128,7 @@ def _rows_not_blank(
 
 def _delimiter(source: Source, header: str, reading: Reading) -> str:
     """What separates the columns: what makes a header that names the tasks, or that has columns at all."""
-    if source.endings[:1] == [".tsv"] or source.endings[:2] == [".gz", ".tsv"]:
+    if source.endings[:1] == (".tsv",) or source.endings[:2] == (".gz", ".tsv"):
         return "\t"
     found = {}
     for mark in ",;\t":
@@ -135,7 +136,7 @@ def _delimiter(source: Source, header: str, reading: Reading) -> str:
             found[mark] = [name.strip() for name in next(csv.reader([header], delimiter=mark))]
         except csv.Error:
             found[mark] = []
-    named = [mark for mark, names in found.items() if any(names_a_task(name, reading) for name in names)]
+    named = [mark for mark, names in found.items() if names_a_task(names, reading)]
     if sum(len(found[mark]) > 1 for mark in named) > 1:
         raise InputError(
             f"{source.name}: the header {header.strip()!r} may be separated by {' or by '.join(map(repr, named))}; "

@@ -14,8 +14,8 @@ import numpy as np
 
 from verax.errors import ExtraMissing, InputError, OptionError
 from verax.labels import guarded
+from verax.layout import is_wide_agent
 from verax.reports import Reports
-from verax.roles import is_wide_agent
 from verax.tables.arrow import WRITTEN
 from verax.tables.source import reason_of
 
