@@ -52,7 +52,7 @@ def skilled(values: npt.ArrayLike, common: npt.ArrayLike) -> Floats:
     paid = np.where(weights > 0, s, 0.0)
     whole = np.array([math.fsum(row) for row in weights.tolist()])
     scores = np.array([math.fsum(row) for row in (weights * paid).tolist()])
-    return np.divide(scores, whole, out=np.full(len(s), math.nan), where=whole > 0)
+    return np.asarray(np.divide(scores, whole, out=np.full(len(s), math.nan), where=whole > 0))
 
 
 def skilled_weights(values: Floats, common: npt.NDArray[np.generic]) -> Floats:
