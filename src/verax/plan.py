@@ -20,7 +20,7 @@ from verax.wire import Document, unwritten
 
 AGAINST = ("truth", "peers", "hybrid", "consensus")
 OVER = ("mean", "median", "one", "skilled")
-_WHOLE = {"skilled": "verax.mechanisms.skilled:parts", "consensus": "verax.mechanisms.consensus:parts"}
+_MIXTURES = {"skilled": "verax.mechanisms.skilled:Skilled", "consensus": "verax.mechanisms.consensus:Consensus"}
 SIGNS = ("identity", "split", "plugin")
 
 
@@ -191,7 +191,7 @@ class Plan:
     against: str = field(init=False)  # truth, peers or hybrid
     over: str | None = field(init=False)
     sign: str | None = field(init=False)
-    whole: str | None = field(init=False)  # module:function of what looks at the whole population at once
+    mixture: str | None = field(init=False)  # module:class of what puts peers together before they are references
     by_truth: bool = field(init=False)  # whether some tasks are scored against truth
     by_peers: bool = field(init=False)
     binary_matrix: bool = field(init=False)  # S is given, of 0 and 1: scores are integers to the last division
@@ -206,7 +206,7 @@ class Plan:
             against=against,
             over=mechanism.over,
             sign=mechanism.sign,
-            whole=rule.population or _WHOLE.get(against) or _WHOLE.get(mechanism.over or ""),
+            mixture=_MIXTURES.get(against) or _MIXTURES.get(mechanism.over or ""),
             by_truth=against in ("truth", "hybrid"),
             by_peers=against != "truth" and not rule.truth_only,
             binary_matrix=matrix is not None and bool(np.isin(matrix, (0, 1)).all()),

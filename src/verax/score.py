@@ -18,6 +18,7 @@ from verax import wire
 from verax.errors import InputError
 from verax.kernels import Engine, Floats, engine
 from verax.mechanisms import pairwise as pairs
+from verax.mechanisms.soft import Mixtures
 from verax.plan import Mechanism, Plan
 from verax.public import Public
 from verax.reports import Reports, as_reports, some
@@ -164,6 +165,11 @@ class Prepared:
         """The tasks that truth scores, and those that peers do."""
         return sides_of(self.reports, self.signal, self.plan.by_truth, self.plan.by_peers)
 
+    @functools.cached_property
+    def mixtures(self) -> Mixtures | None:
+        """What puts the peers together before they are references; None where each pair is scored by itself."""
+        return None if self.sides[1] is None else pairs.mixtures_of(self.sides[1], self.plan)
+
     def only(self, chosen: npt.NDArray[np.bool_]) -> Prepared:
         """The same mechanism on some of the tasks."""
         return Prepared(self.reports.take(chosen), self.signal.take(chosen), self.plan)
@@ -196,7 +202,10 @@ def prepare(
 def scored(ready: Prepared) -> Scores:
     """Scores of prepared reports: one batch, all of it at hand."""
     reports = ready.reports
-    truth, peers = (None if side is None else pairs.parts(side, ready.plan) for side in ready.sides)
+    by_truth, by_peers = ready.sides
+    truth = None if by_truth is None else pairs.parts(by_truth, ready.plan)
+    mixed = ready.mixtures
+    peers = None if by_peers is None else pairs.parts(by_peers, ready.plan) if mixed is None else mixed.parts()
     found, lost = combined(ready.plan, reports.agents, truth, peers)
     answered = (reports.labels >= 0).sum(1).tolist()
     notes = (*reports.notes, *lost)

@@ -119,6 +119,8 @@ def _why_no_sum(mechanism: Mechanism, *, rows: bool) -> str | None:
         return f"by rule {rule.name}"
     if rule.own and rows and not rule.linear:
         return "by a rule of your own that sees rows"
+    if mechanism.over == "skilled" or mechanism.against == "consensus":
+        return "over skilled references" if mechanism.over == "skilled" else "against the consensus"
     return "against one drawn peer" if mechanism.over == "one" else "with draws" if mechanism.draws else None
 
 

@@ -165,6 +165,8 @@ def _why_not_robust(ready: Prepared) -> str | None:
         return "references are the truth, which does not collude"
     if plan.rule.learns_sign and plan.sign not in ("identity", "matrix"):
         return f"a learned sign follows what the references say, colluders too: use rule {DEFAULT}, or give the sign"
+    if plan.mixture is not None:
+        return "how much references count follows what they say, colluders too: ask it of a mean over peers"
     if not plan.rule.linear and plan.rule.best_row is None:
         return f"what colluders turn under {plan.rule.name} has no closed form: it is not linear in the references"
     return None

@@ -89,7 +89,11 @@ def _maps_of(held: Ints) -> Iterator[Map]:
 def _scorer_of(ready: Prepared, i: int) -> Callable[[Map, bool], _Tried] | None:
     """What agent i would score under a map of its labels; errors where asked. From counts where they suffice."""
     plan, sides = ready.plan, ready.sides
-    if plan.over != "one" and all(side is None or pairwise.counts_suffice(side, plan) for side in sides):
+    if (
+        plan.over != "one"
+        and plan.mixture is None
+        and all(side is None or pairwise.counts_suffice(side, plan) for side in sides)
+    ):
         counted = [None if side is None else _Counted.of(side, ready, i) for side in sides]
         if not any(counted):
             return None
@@ -157,7 +161,7 @@ def rescored(ready: Prepared, i: int, changed: Callable[[Reports], Reports]) -> 
             found.append(None)
             continue
         other = replace(side, reports=changed(side.reports))
-        if ready.plan.rule.population is not None:
+        if ready.plan.rule.population is not None or ready.plan.mixture is not None:
             found.append(pairwise.parts(other, ready.plan, only=i)[i])
         else:
             found.append(pairwise.beside(other, ready.plan, i, errors=False))

@@ -8,7 +8,7 @@ would have earned needs no scoring again: it is W that decides which deviation p
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -98,8 +98,10 @@ class _Block:
     """Tasks scored against one kind of reference, and their share of the score."""
 
     mask: Mask
-    references: Labels
+    references: Labels  # none where they are put together in `soft`
     share: float
+    weights: Floats  # of the references, 1 together
+    soft: Floats | None = None
 
 
 def worths(ready: Prepared, *, labels: bool = False) -> Iterator[Worth | None]:
@@ -108,6 +110,7 @@ def worths(ready: Prepared, *, labels: bool = False) -> Iterator[Worth | None]:
     step = max(1, ready.plan.engine.max_bytes // (64 * max(size, 1)))
     learned = not labels and ready.plan.rule.counts_only and ready.plan.matrix is None
     alike = not learned and ready.plan.over in (None, "mean") and not (ready.reports.labels < 0).any()
+    alike = alike and ready.mixtures is None
     every = range(len(ready.reports.agents))
     for first in range(0, len(every), step):
         agents = every[first : first + step]
@@ -166,6 +169,10 @@ def worth(ready: Prepared, i: int, *, labels: bool = False, centred: bool = True
     value, entered = np.zeros((len(reports.tasks), len(reports.classes))), np.zeros(len(reports.tasks), dtype=bool)
     parts = []
     for block in _blocks_of(ready, i):
+        if block.soft is not None:
+            parts += _add_soft(value, ready, block, plain=not centred, labels=labels)
+            entered |= block.mask
+            continue
         for mask in [block.mask] if half is None else [block.mask & (half == h) for h in (0, 1)]:
             _add_block(value, ready, i, block, mask, half, plain=not centred, labels=labels)
             if mask.any():
@@ -190,42 +197,63 @@ def _blocks_of(ready: Prepared, i: int) -> Iterator[_Block]:
     known = reports.truth >= 0 if plan.by_truth and reports.truth is not None else np.zeros(len(answered), dtype=bool)
     found = []
     if plan.by_truth and reports.truth is not None:
-        found.append((answered & known, reports.truth[None]))
+        found.append(_Block(answered & known, reports.truth[None], 1.0, np.ones(1)))
     if plan.by_peers:
         mask = answered & ~known
-        found.append((mask, _peers_of(ready, i, mask)))
-    found = [(mask, references) for mask, references in found if len(references) and mask.sum() >= 2]
-    total = sum(mask.sum() for mask, _ in found)
-    for mask, references in found:
-        yield _Block(mask, references, mask.sum() / total)
+        mixture = None if ready.mixtures is None else ready.mixtures.of(i)
+        if mixture is not None and mixture.soft is not None:
+            soft = np.zeros((len(mask), len(reports.classes)))
+            soft[~known] = mixture.soft
+            found.append(_Block(mask & (soft.sum(1) > 0), reports.labels[:1], 1.0, np.ones(1), soft))
+        else:
+            found.append(_peers_of(ready, i, mask, None if mixture is None else mixture.weights))
+    found = [block for block in found if len(block.references) and block.mask.sum() >= 2]
+    total = sum(block.mask.sum() for block in found)
+    for block in found:
+        yield replace(block, share=block.mask.sum() / total)
 
 
-def _peers_of(ready: Prepared, i: int, mask: Mask) -> Labels:
+def _peers_of(ready: Prepared, i: int, mask: Mask, weights: Floats | None) -> _Block:
     whole = Side(ready.reports, ready.signal, None)
-    references: Labels = ready.reports.labels[references_of(whole, ready.plan, i)]
-    references = references[(mask & (references >= 0)).sum(1) >= 2]
+    chosen = references_of(whole, ready.plan, i)
+    chosen &= (mask & (ready.reports.labels >= 0)).sum(1) >= 2
+    if weights is not None:
+        chosen &= weights > 0
+    references: Labels = ready.reports.labels[chosen]
     if ready.plan.over == "median" and len(references):
         part = Side(ready.reports.take(mask), ready.signal.take(mask), None)
-        return references[np.unique(pairs_with(part, ready.plan, i, references[:, mask]).middle)]
-    return references
+        references = references[np.unique(pairs_with(part, ready.plan, i, references[:, mask]).middle)]
+    counted = np.ones(len(references)) if weights is None else weights[chosen]
+    return _Block(mask, references, 1.0, counted / max(counted.sum(), 1e-300))
+
+
+def _add_soft(value: Floats, ready: Prepared, block: _Block, *, plain: bool, labels: bool) -> list[tuple[Mask, Public]]:
+    """Add what labels are worth beside references that were put together task by task."""
+    assert block.soft is not None
+    signal, matrix = ready.signal.take(block.mask), None if labels else ready.plan.matrix
+    total = block.soft[block.mask] if matrix is None else block.soft[block.mask] @ matrix.astype(np.float64).T
+    n = int(block.mask.sum())
+    value[block.mask] += block.share * (total / n if plain else signal.residual(total) * signal.weights[:, None])
+    return [(block.mask, signal)]
 
 
 def _add_block(
     value: Floats, ready: Prepared, i: int, block: _Block, mask: Mask, half: Ints | None, *, plain: bool, labels: bool
 ) -> None:
     """Add the block's worth to `value`; references that share their tasks are centred together."""
-    for common, members in _groups_of_gaps(block):
+    for common, members, weights in _groups_of_gaps(block):
         here = common & mask
         if here.sum() < 2:
             continue
         if labels or not ready.plan.rule.counts_only:
-            total = _said_on(ready, members[:, here])
+            total = _said_on(ready, members[:, here], weights)
         elif ready.plan.matrix is not None:
-            total = _said_on(ready, members[:, here]) @ ready.plan.matrix.astype(np.float64).T
+            total = _said_on(ready, members[:, here], weights) @ ready.plan.matrix.astype(np.float64).T
         else:
             learned = _signs_elsewhere(ready, ready.reports.labels[i], members, common & ~here)
-            total = sum((s.T[reference[here]] for s, reference in zip(learned, members, strict=True)), np.zeros(1))
-        share = block.share / len(block.references) * here.sum() / common.sum()
+            each = zip(weights.tolist(), learned, members, strict=True)
+            total = sum((w * s.T[reference[here]] for w, s, reference in each), np.zeros(1))
+        share = block.share * here.sum() / common.sum()
         signal = ready.signal.take(here)
         if plain:
             value[here] += share * total / here.sum()
@@ -233,20 +261,25 @@ def _add_block(
             value[here] += share * signal.residual(total) * signal.weights[:, None]
 
 
-def _groups_of_gaps(block: _Block) -> Iterator[tuple[Mask, Labels]]:
-    """The references that answered the same of the block's tasks, and which those are."""
+def _groups_of_gaps(block: _Block) -> Iterator[tuple[Mask, Labels, Floats]]:
+    """The references that answered the same of the block's tasks, which those are, and their weights."""
     there = block.mask & (block.references >= 0)
     if (there == there[0]).all():
-        yield there[0], block.references
+        yield there[0], block.references, block.weights
         return
     _, first, group = np.unique(np.packbits(there, axis=1), axis=0, return_index=True, return_inverse=True)
     for g, place in enumerate(first.tolist()):
-        yield there[place], block.references[group.reshape(-1) == g]
+        members = group.reshape(-1) == g
+        yield there[place], block.references[members], block.weights[members]
 
 
-def _said_on(ready: Prepared, labels: Labels) -> Floats:
-    """How many references say each label of each task."""
+def _said_on(ready: Prepared, labels: Labels, weights: Floats | None = None) -> Floats:
+    """How many references say each label of each task, or what they weigh."""
     classes = len(ready.reports.classes)
+    if weights is not None and len(weights) and (weights != weights[0]).any():
+        return np.stack([weights @ (labels == k) for k in range(classes)], axis=1)
+    if weights is not None:
+        return (weights[0] if len(weights) else 1.0) * _said_on(ready, labels)
     return kernels.tallies(np.ascontiguousarray(labels), classes, ready.plan.engine)[0].astype(np.float64)
 
 

@@ -4,6 +4,10 @@ Both kinds answer the same question, `parts(side, plan)`: what does everybody sc
 
     pairwise.py    a rule over pairs: the default, by the cheapest way that rule and reports allow
     dmi.py         determinant mutual information, on two disjoint groups of tasks
+    soft.py        references put together before anything is scored: weights of peers, or rows in place of labels
+    skilled.py     peers weighed by how well they agree with everybody but the agent that is scored
+    consensus.py   what everybody else together believes of each task's label
 
-A rule whose `population` names a function here is scored by it; a new mechanism is a new file and an entry in `rules`.
+A rule whose `population` names a function here is scored by it, and so is a mixture that `plan` names; a new mechanism
+is a new file and an entry in `rules`, or in `plan`.
 """

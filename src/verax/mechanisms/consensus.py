@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from verax.kernels import Floats, Ints, Labels
-from verax.mechanisms.soft import check_soft, in_order, normal, part_beside
+from verax.mechanisms.soft import Mixture, Mixtures, check_soft, normal, part_beside
 from verax.plan import Plan
 from verax.statistic import Part, Side
 
@@ -31,19 +31,24 @@ _PRIOR, _ROW_PRIOR, _RIGHT_PRIOR = 0.01, 0.01, 0.1  # answers that are taken as 
 _CELLS = 2**22  # of one-hot labels at a time
 
 
-def parts(side: Side, plan: Plan, only: int | None = None) -> list[Part | None]:
-    """Everybody's score, or that of `only` one, against the belief of the agents outside its fold."""
-    check_soft(plan, "the consensus")
-    ordered, place = in_order(side)
-    labels, classes = ordered.reports.labels, len(ordered.reports.classes)
-    fold = folds_of(ordered.reports.agents)
-    found: list[Part | None] = [None] * len(labels)
-    for f in range(int(fold.max()) + 1) if only is None else [int(fold[place[only]])]:
-        others = fold != f
-        belief = consensus(labels[others], classes)
-        for i in np.nonzero(~others)[0].tolist():
-            found[i] = part_beside(ordered, plan, i, belief, int(others.sum()))
-    return [found[k] for k in place.tolist()]
+class Consensus(Mixtures):
+    """Everybody's belief but one's own fold's, fitted when it is first asked for."""
+
+    def __init__(self, side: Side, plan: Plan) -> None:
+        check_soft(plan, "the consensus")
+        super().__init__(side, plan)
+        self.fold = folds_of(self.side.reports.agents)
+        self.beliefs: dict[int, Floats] = {}
+
+    def ordered(self, i: int) -> Mixture:
+        fold, reports = int(self.fold[i]), self.side.reports
+        if fold not in self.beliefs:
+            self.beliefs[fold] = consensus(reports.labels[self.fold != fold], len(reports.classes))
+        return Mixture(None, self.beliefs[fold], int((self.fold != fold).sum()))
+
+    def parts_of(self, wanted: Ints) -> dict[int, Part | None]:
+        mixtures = ((i, self.ordered(i)) for i in wanted.tolist())
+        return {i: part_beside(self.side, self.plan, i, m) for i, m in mixtures}
 
 
 def folds_of(agents: Sequence[str]) -> Ints:

@@ -13,6 +13,7 @@ import numpy.typing as npt
 from verax.errors import OptionError
 from verax.joint import Estimate, Joint
 from verax.kernels import Floats, Labels
+from verax.mechanisms.soft import Mixtures
 from verax.pairs import Counts, Pairs, all_pairs, evaluated, jackknifed, mean_error, of_counts
 from verax.plan import Plan
 from verax.public import Public
@@ -26,15 +27,30 @@ Report = npt.NDArray[Any]  # labels (N,) or rows (N, L)
 
 def parts(side: Side, plan: Plan, only: int | None = None) -> list[Part | None]:
     """What every agent scores on these tasks, all of them at hand; of a whole population's mechanism, `only` one."""
-    if plan.whole is not None and (plan.rule.population is not None or side.references is None):
-        module, name = plan.whole.split(":")
-        found: list[Part | None] = getattr(importlib.import_module(module), name)(side, plan, only)
+    if plan.rule.population is not None:
+        found: list[Part | None] = _named(plan.rule.population)(side, plan, only)
         return found
+    mixed = mixtures_of(side, plan)
+    if mixed is not None:
+        return mixed.parts(only)
     for way in (mean_over_peers, all_pairs, parts_of_counts):
         cheap = way(side, plan)
         if cheap is not None:
             return cheap
     return pair_by_pair(side, plan)
+
+
+def mixtures_of(side: Side, plan: Plan) -> Mixtures | None:
+    """What puts the peers together before they are references; None where each pair is scored by itself."""
+    if plan.mixture is None or side.references is not None:
+        return None
+    made: Mixtures = _named(plan.mixture)(side, plan)
+    return made
+
+
+def _named(name: str) -> Any:
+    module, attribute = name.split(":")
+    return getattr(importlib.import_module(module), attribute)
 
 
 def counts_suffice(side: Side, plan: Plan) -> bool:

@@ -28,9 +28,10 @@ from verax import kernels
 from verax.errors import InputError
 from verax.kernels import Engine, Floats, Ints, Labels
 from verax.mechanisms import pairwise
-from verax.mechanisms.soft import in_order, normal, part_beside
+from verax.mechanisms.soft import Mixture, Mixtures, normal, part_beside
 from verax.pairs import Counts, Tables, of_counts
 from verax.plan import Plan
+from verax.reports import Reports
 from verax.statistic import Part, Side
 
 _POWER = 4
@@ -43,7 +44,7 @@ def skilled(values: npt.ArrayLike, common: npt.ArrayLike) -> Floats:
 
     >>> values = [[0, 0.4, 0.3, 0.0], [0.4, 0, 0.35, 0.05], [0.3, 0.35, 0, 0.0], [0.0, 0.05, 0.0, 0]]
     >>> skilled(values, np.full((4, 4), 100)).round(3).tolist()
-    [0.358, 0.36, 0.327, 0.018]
+    [0.363, 0.375, 0.331, 0.022]
     """
     s, n = np.asarray(values, dtype=np.float64), np.asarray(common)
     if s.ndim != 2 or s.shape[0] != s.shape[1] or n.shape != s.shape:
@@ -78,23 +79,31 @@ def _skill_without_each(n: Ints, units: Ints) -> Floats:
     return np.asarray(np.maximum(np.divide(total, tasks * _UNIT, out=np.zeros(n.shape), where=tasks > 0), 0.0))
 
 
-def parts(side: Side, plan: Plan, only: int | None = None) -> list[Part | None]:
-    """Everybody's score over skilled references, or that of `only` one."""
-    ordered, place = in_order(side)
-    labels, classes = ordered.reports.labels, len(ordered.reports.classes)
-    values, common = label_pairs(labels, classes, plan.engine)
-    pooled = plan.rule.counts_only and plan.matrix is not None
-    thin = _thin_without_each(labels, classes, common) if pooled else np.zeros(len(labels), dtype=bool)
-    wanted = np.ones(len(labels), dtype=bool) if only is None else np.arange(len(labels)) == place[only]
-    found: list[Part | None] = [None] * len(labels)
-    for i, part in _over_pairs(ordered, plan, skilled_weights(values, common), np.nonzero(wanted & ~thin)[0]):
-        found[i] = part
-    if (wanted & thin).any():
+class Skilled(Mixtures):
+    """Everybody's skilled references: weights of peers, or votes where pairs are thin."""
+
+    def __init__(self, side: Side, plan: Plan) -> None:
+        super().__init__(side, plan)
+        labels, classes = self.side.reports.labels, len(self.side.reports.classes)
+        values, common = label_pairs(labels, classes, plan.engine)
+        self.weights = skilled_weights(values, common)
         n, units = _pair_sums(values, common)
-        votes = _skill_without_each(n, units) ** _POWER
-        for i in np.nonzero(wanted & thin)[0].tolist():
-            found[i] = _beside_votes(ordered, plan, i, votes[i], int((n[i] > 0).sum()))
-    return [found[k] for k in place.tolist()]
+        self.votes = _skill_without_each(n, units) ** _POWER
+        self.references = (n > 0).sum(1)
+        able = plan.rule.counts_only and plan.matrix is not None and side.signal.kind != "features"
+        self.thin = _thin_without_each(labels, classes, common) & able
+
+    def ordered(self, i: int) -> Mixture:
+        if not self.thin[i]:
+            return Mixture(self.weights[i], None, int(self.references[i]))
+        return Mixture(None, _votes_on(self.side.reports, i, self.votes[i]), int(self.references[i]))
+
+    def parts_of(self, wanted: Ints) -> dict[int, Part | None]:
+        thin = self.thin[wanted]
+        found = dict(_over_pairs(self.side, self.plan, self.weights, wanted[~thin]))
+        for i in wanted[thin].tolist():
+            found[i] = part_beside(self.side, self.plan, i, self.ordered(i))
+        return found
 
 
 def label_pairs(labels: Labels, classes: int, engine: Engine) -> tuple[Floats, Ints]:
@@ -153,12 +162,12 @@ def _parts_of_rows(side: Side, plan: Plan, weights: Floats, rows: slice) -> list
     ]
 
 
-def _beside_votes(side: Side, plan: Plan, i: int, votes: Floats, references: int) -> Part | None:
-    """Agent i beside the others' votes on its tasks, put together task by task."""
-    labels, classes = side.reports.labels, len(side.reports.classes)
+def _votes_on(reports: Reports, i: int, votes: Floats) -> Floats:
+    """The others' votes on agent i's tasks, put together task by task: shares (N, L)."""
+    labels, classes = reports.labels, len(reports.classes)
     mine, others = np.nonzero(labels[i] >= 0)[0], np.arange(len(labels)) != i
-    votes = np.where(others, votes if (votes[others] > 0).any() else 1.0, 0.0)
+    counted = np.where(others, votes if (votes[others] > 0).any() else 1.0, 0.0)
     soft = np.zeros((labels.shape[1], classes))
     for k in range(classes):
-        soft[mine, k] = votes @ (labels[:, mine] == k)
-    return part_beside(side, plan, i, normal(soft), references)
+        soft[mine, k] = counted @ (labels[:, mine] == k)
+    return normal(soft)

@@ -8,7 +8,8 @@ long as nothing the agent itself reports is in it.
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -23,16 +24,17 @@ from verax.rules import names_of
 from verax.statistic import Part, Side
 
 
-def part_beside(side: Side, plan: Plan, i: int, soft: Floats, references: int) -> Part | None:
-    """Agent i beside a soft reference (N, L), a row of zeros where it says nothing; None on too few tasks."""
-    answered = side.reports.labels[i] >= 0
+def part_beside(side: Side, plan: Plan, i: int, mixture: Mixture) -> Part | None:
+    """Agent i beside a soft reference, a row of zeros where it says nothing; None on too few tasks."""
+    answered, soft = side.reports.labels[i] >= 0, mixture.soft
+    assert soft is not None
     common = answered & (soft.sum(1) > 0)
     signal = side.signal.take(common)
     if common.sum() <= signal.rank:
         return None
     value, psi = _score_beside(side.reports, plan, i, common, soft[common], signal)
     error = math.sqrt(math.fsum(((psi - psi.mean()) ** 2).tolist())) / len(psi)
-    return Part(value, error, int(answered.sum()), references)
+    return Part(value, error, int(answered.sum()), mixture.references)
 
 
 def _score_beside(
@@ -74,15 +76,53 @@ def normal(votes: Floats) -> Floats:
     return np.asarray(np.divide(votes, whole, out=np.zeros_like(votes), where=whole > 0))
 
 
-def in_order(side: Side) -> tuple[Side, Ints]:
-    """The side with agents and tasks in the order of their names, and where each agent of the side stands in it.
+@dataclass(frozen=True, eq=False)
+class Mixture:
+    """The references of one agent, put together: weights (K,) of its peers, or a soft reference (N, L) at once."""
 
-    What adds floats over agents and tasks then gives the same to the last bit in whatever order they came.
+    weights: Floats | None
+    soft: Floats | None
+    references: int
+
+
+class Mixtures(ABC):
+    """Everybody's references among the agents of a side; what is needed for all of them is found once.
+
+    All is found in the order of names, so that it is the same to the last bit in whatever order reports came.
     """
+
+    def __init__(self, side: Side, plan: Plan) -> None:
+        self.side, self.agent_place, self.task_place = in_order(side)
+        self.plan = plan
+
+    @abstractmethod
+    def ordered(self, i: int) -> Mixture:
+        """The references of the i-th agent in the order of names, its tasks in that order too."""
+
+    @abstractmethod
+    def parts_of(self, wanted: Ints) -> dict[int, Part | None]:
+        """What the wanted agents score, by their places in the order of names."""
+
+    def parts(self, only: int | None = None) -> list[Part | None]:
+        """What everybody scores, or `only` one."""
+        places = self.agent_place
+        found = self.parts_of(np.sort(places if only is None else places[[only]]))
+        return [found.get(place) for place in places.tolist()]
+
+    def of(self, i: int) -> Mixture:
+        """The references of agent i of the side as it was given."""
+        found = self.ordered(int(self.agent_place[i]))
+        weights = None if found.weights is None else found.weights[self.agent_place]
+        return Mixture(weights, None if found.soft is None else found.soft[self.task_place], found.references)
+
+
+def in_order(side: Side) -> tuple[Side, Ints, Ints]:
+    """The side with agents and tasks in the order of their names, and where each agent and task stands in it."""
     reports = side.reports
     agents, tasks = (sorted(range(len(names)), key=names.__getitem__) for names in (reports.agents, reports.tasks))
+    agent_place, task_place = (np.argsort(order, kind="stable") for order in (agents, tasks))
     if agents == sorted(agents) and tasks == sorted(tasks):
-        return side, np.arange(len(agents))
+        return side, agent_place, task_place
     moved = replace(
         reports,
         labels=np.ascontiguousarray(reports.labels[np.ix_(agents, tasks)]),
@@ -92,9 +132,7 @@ def in_order(side: Side) -> tuple[Side, Ints]:
         truth=None if reports.truth is None else reports.truth[tasks],
         public=None if reports.public is None else reports.public[tasks],
     )
-    place = np.empty(len(agents), dtype=np.int64)
-    place[agents] = np.arange(len(agents))
-    return Side(moved, _ordered(side.signal, tasks), side.references), place
+    return Side(moved, _ordered(side.signal, tasks), side.references), agent_place, task_place
 
 
 def _ordered(signal: Public, tasks: Any) -> Public:

@@ -1,0 +1,343 @@
+"""Skilled references and the consensus: beside slow definitions, truthful by brute force, on real crowds."""
+
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.random import default_rng
+from scipy.stats import spearmanr
+
+import verax
+from oracle import score as oracle_score
+from verax import InputError, Mechanism, OptionError, Reports, audit, score
+from verax.mechanisms.consensus import consensus, folds_of
+from verax.mechanisms.skilled import label_pairs, skilled, skilled_weights
+from verax.score import prepare
+
+DATA = Path(__file__).parents[2] / "shared" / "data"
+needs_data = pytest.mark.skipif(not DATA.is_dir(), reason="the public data sets are not here")
+
+
+def world(seed, agents, tasks, classes=3, gaps=0.0, prior=None):
+    """Labels of agents of many skills, some tasks left out, and the truth."""
+    rng = default_rng(seed)
+    truth = rng.choice(classes, tasks, p=prior)
+    right = rng.random((agents, tasks)) < np.linspace(0.2, 0.95, agents)[:, None]
+    labels = np.where(right, truth, rng.integers(0, classes, right.shape))
+    labels[rng.random(labels.shape) < gaps] = -1
+    return labels, truth
+
+
+def pair(f, g):
+    """What f scores beside g, by the definition; None on fewer than two common tasks."""
+    common = (f >= 0) & (g >= 0)
+    if common.sum() < 2:
+        return None, 0
+    return oracle_score(f[common], g[common], "zero-one", None, 1e-6), int(common.sum())
+
+
+def skill_without(labels, i, j):
+    """skill_j(-i), by the definition."""
+    each = [pair(labels[j], labels[k]) for k in range(len(labels)) if k not in (i, j)]
+    tasks = sum(n for s, n in each if s is not None)
+    return max(0.0, sum(s * n for s, n in each if s is not None) / tasks) if tasks else 0.0
+
+
+def slow_skilled(labels, i):
+    """The score over skilled references, by the definition."""
+    found = [(j, *pair(labels[i], labels[j])) for j in range(len(labels)) if j != i]
+    found = [(j, s, n) for j, s, n in found if s is not None]
+    weights = [n * skill_without(labels, i, j) ** 4 for j, _, n in found]
+    if not any(weights):
+        weights = [n for _, _, n in found]
+    return sum(w * s for w, (_, s, _) in zip(weights, found, strict=True)) / sum(weights)
+
+
+def slow_beside_rows(report, rows):
+    """Correlated Agreement beside a soft reference: every task beside itself, less every ordered pair of two."""
+    tasks = [n for n in range(len(report)) if report[n] >= 0 and rows[n].sum() > 0]
+    met = np.mean([rows[n, report[n]] for n in tasks])
+    apart = np.mean([rows[m, report[n]] for n in tasks for m in tasks if m != n])
+    return met - apart
+
+
+@pytest.mark.parametrize("gaps", [0.0, 0.3])
+@pytest.mark.parametrize("seed", range(6))
+def test_scores_over_skilled_references_are_the_definition(seed, gaps):
+    labels, _ = world(seed, 6, 70, gaps=gaps)
+    found = score(Reports.of(labels), over="skilled")
+    assert found.mechanism.over == "skilled"
+    for i, s in enumerate(found):
+        assert s.score == pytest.approx(slow_skilled(labels, i), abs=1e-9)  # weights count in steps of 2^-28
+        assert s.references == sum(pair(labels[i], labels[j])[1] >= 2 for j in range(6) if j != i)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_thin_pairs_are_scored_beside_the_others_votes(seed):
+    labels, _ = world(seed, 12, 60, gaps=0.7)
+    found = score(Reports.of(labels), over="skilled")
+    for i, s in enumerate(found):
+        votes = np.zeros((60, 3))
+        for j in range(12):
+            if j != i:
+                counted = skill_without(labels, i, j) ** 4
+                for n in np.nonzero(labels[j] >= 0)[0]:
+                    votes[n, labels[j, n]] += counted
+        rows = np.divide(votes, votes.sum(1, keepdims=True), out=np.zeros_like(votes), where=votes.sum(1)[:, None] > 0)
+        assert s.score == pytest.approx(slow_beside_rows(labels[i], rows), abs=1e-7)
+
+
+def test_the_matrix_of_pairs_alone_gives_the_same():
+    labels, _ = world(3, 20, 300)
+    values, common = label_pairs(Reports.of(labels).labels, 3, verax.kernels.Engine())
+    assert skilled(values, common).tolist() == pytest.approx(
+        [s.score for s in score(Reports.of(labels), over="skilled")], abs=1e-12
+    )
+    with pytest.raises(InputError, match="square arrays"):
+        skilled(values[:3], common)
+
+
+@pytest.mark.parametrize("gaps", [0.0, 0.7])
+def test_nothing_an_agent_reports_enters_its_own_references(gaps):
+    """To the last bit: its weights, its votes and its consensus are the same whatever it says."""
+    rng = default_rng(5)
+    labels, _ = world(1, 9, 80, gaps=gaps)
+    before = [_references(labels, i) for i in range(9)]
+    for i in range(9):
+        said = labels.copy()
+        said[i] = np.where(labels[i] >= 0, rng.integers(0, 3, 80), -1)
+        for mine, again in zip(before[i], _references(said, i), strict=True):
+            assert np.array_equal(mine, again)
+
+
+def _references(labels, i):
+    reports = Reports.of(labels, classes=["a", "b", "c"])
+    values, common = label_pairs(reports.labels, 3, verax.kernels.Engine())
+    asked = (Mechanism.of(**how) for how in ({"over": "skilled"}, {"against": "consensus"}))
+    found = [prepare(reports, mechanism=mechanism).mixtures.of(i) for mechanism in asked]
+    given = [x for mixture in found for x in (mixture.weights, mixture.soft) if x is not None]
+    assert len(given) == 2
+    return [skilled_weights(values, common)[i], *given]
+
+
+@pytest.mark.parametrize("how", [{"over": "skilled"}, {"against": "consensus"}], ids=str)
+@pytest.mark.parametrize(
+    ("classes", "gaps", "prior"), [(2, 0.0, [0.5, 0.5]), (3, 0.0, [0.5, 0.3, 0.2]), (2, 0.9, [0.8, 0.2])]
+)
+def test_no_relabelling_gains_beside_honest_others(how, classes, gaps, prior):
+    """The best reply by brute force: every map of one's labels, the others honest and informative."""
+    for seed in range(2):
+        labels, _ = world(seed, 8, 3000, classes, gaps, prior)
+        for i in (3, 7):
+            honest = score(Reports.of(labels, classes=list(map(str, range(classes)))), **how)[str(i)]
+            for way in product(range(classes), repeat=classes):
+                said = labels.copy()
+                said[i] = np.append(way, -1)[labels[i]]
+                other = score(Reports.of(said, classes=list(map(str, range(classes)))), **how)[str(i)]
+                assert other.score <= honest.score + 1e-12, (way, seed, i)
+
+
+@pytest.mark.parametrize("how", [{"over": "skilled"}, {"against": "consensus"}], ids=str)
+@pytest.mark.parametrize("gaps", [0.0, 0.75])
+@pytest.mark.parametrize("rule", ["zero-one", "brier"])
+def test_the_audit_knows_what_a_relabelling_gains(how, gaps, rule):
+    labels, _ = world(2, 7, 200, gaps=gaps)
+    rows = default_rng(0).dirichlet(np.ones(3), labels.shape) + 0.5 * np.eye(3)[labels]
+    rows /= rows.sum(2, keepdims=True)
+    held = np.where(labels >= 0, rows.argmax(2), -1)
+    reports = Reports.of(held, rows) if rule == "brier" else Reports.of(labels)
+    found = {c.agent: c for c in audit(reports, rule=rule, **how) if c.code == "TRUTHFUL"}
+    for i in range(7):
+        before, best = score(reports, rule=rule, **how)[str(i)].score, 0.0
+        for way in product(range(3), repeat=3):
+            said = reports.labels.copy()
+            held = reports.labels[i]
+            said[i] = np.append(way, -1)[held]
+            given = {"labels": said}
+            if rule == "brier":
+                swapped, at = rows.copy(), np.nonzero(held >= 0)[0]
+                swapped[i, at, said[i, at]], swapped[i, at, held[at]] = rows[i, at, held[at]], rows[i, at, said[i, at]]
+                given = {"labels": said, "probabilities": swapped}
+            best = max(best, score(Reports.of(**given, classes=list("012")), rule=rule, **how)[str(i)].score - before)
+        assert found[str(i)].gain == pytest.approx(best, abs=1e-7)
+
+
+@pytest.mark.parametrize("options", [
+    {"over": "skilled"}, {"over": "skilled", "rule": "ce"}, {"over": "skilled", "rule": "pmi"},
+    {"over": "skilled", "rule": "ca"}, {"over": "skilled", "rule": "ca", "sign": "identity"},
+    {"against": "consensus"}, {"against": "consensus", "rule": "ce"}, {"against": "consensus", "rule": "pmi"},
+    {"against": "consensus", "rule": "ca", "sign": "identity"},
+], ids=str)  # fmt: skip
+def test_every_rule_ranks_and_pays_noise_nothing(options):
+    labels, _ = world(4, 8, 1500)
+    labels[0] = default_rng(9).integers(0, 3, 1500)
+    sure = np.linspace(0.4, 0.9, 8)[:, None, None]
+    rows = np.where(np.arange(3) == labels[..., None], sure, (1 - sure) / 2)
+    found = score(Reports.of(labels, rows), **options)
+    assert abs(found["0"].score) < 5 * found["0"].stderr + (0.15 if options.get("rule") == "ca" else 0.0)
+    assert found["7"].score > found["3"].score > found["0"].score
+    assert all(s.stderr > 0 for s in found)
+
+
+@pytest.mark.parametrize("public", ["strata", "features"])
+@pytest.mark.parametrize("how", [{"over": "skilled"}, {"against": "consensus"}], ids=str)
+def test_what_everybody_knows_is_taken_out(public, how):
+    labels, _ = world(6, 6, 400)
+    signal = default_rng(0).integers(0, 3, 400)
+    labels[0] = signal
+    given = signal if public == "strata" else np.eye(3)[signal]
+    assert score(Reports.of(labels), public=given, **how)["0"].score == pytest.approx(0.0, abs=1e-12)
+
+
+def test_the_consensus_is_bayes_rule_with_the_tables_that_it_finds():
+    """A fixed point: tables from beliefs and beliefs from tables, by slow loops."""
+    labels, truth = world(0, 5, 60, gaps=0.2)
+    belief = consensus(labels, 3)
+    prior = belief.sum(0) + 0.01
+    prior /= prior.sum()
+    again = np.zeros((60, 3))
+    for n in range(60):
+        if (labels[:, n] < 0).all():
+            continue
+        chance = prior.copy()
+        for k in np.nonzero(labels[:, n] >= 0)[0]:
+            for true in range(3):
+                chance[true] *= _table(labels[k], belief)[true, labels[k, n]]
+        again[n] = chance / chance.sum()
+    assert np.abs(again - belief).max() < 5e-4
+    assert (belief.argmax(1) == truth).mean() > 0.85
+
+
+def _table(said, belief):
+    counts = np.zeros((3, 3))
+    for n, label in enumerate(said):
+        if label >= 0:
+            counts[:, label] += belief[n]
+    right = (np.trace(counts) + 0.1) / (counts.sum() + 0.3)
+    even = np.where(np.eye(3) == 1, right, (1 - right) / 2)
+    return (even + (counts + 0.01) / (counts.sum(1, keepdims=True) + 0.03)) / 2
+
+
+def test_folds_are_the_same_whatever_is_reported_and_part_all_agents_alike():
+    names = [f"agent {k}" for k in range(100)]
+    fold = folds_of(names)
+    assert set(np.bincount(fold).tolist()) <= {12, 13}
+    assert folds_of(names[::-1])[::-1].tolist() == fold.tolist()
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"over": "skilful"}, "choose one of mean, median, one, skilled"),
+        ({"against": "consensus", "over": "mean"}, "scores against the consensus"),
+        ({"against": "consensus", "rule": "ca"}, "sign='identity'"),
+        ({"against": "consensus", "rule": "accuracy"}, "needs the truth"),
+        ({"against": "consensus", "rule": "dmi"}, "mixture of references"),
+        ({"against": "consensus", "rule": lambda joint: float(joint.delta.trace())}, "has no score"),
+        ({"over": "skilled", "rule": "dmi"}, "leave over= out"),
+    ],
+)
+def test_what_is_no_mixture_is_refused(options, says):
+    labels, _ = world(0, 5, 40)
+    with pytest.raises(OptionError, match=says):
+        score(Reports.of(labels), **options)
+
+
+def test_two_agents_have_no_consensus_and_nobody_skilled():
+    labels, _ = world(0, 2, 40)
+    with pytest.raises(InputError, match="takes two others"):
+        score(Reports.of(labels), against="consensus")
+    mean, over = (score(Reports.of(labels), over=o) for o in ("mean", "skilled"))
+    assert [s.score for s in mean] == pytest.approx([s.score for s in over])
+
+
+def coverage(worlds, agents, tasks, classes, gaps, how):
+    """How often the 95 % interval holds the score that many more tasks would give."""
+    inside = []
+    for seed in range(worlds):
+        rng = default_rng([seed, 1])
+        right = np.linspace(0.35, 0.9, agents)[:, None]
+
+        def drawn(count, rng=rng, right=right):
+            truth = rng.integers(0, classes, count)
+            labels = np.where(rng.random((agents, count)) < right, truth, rng.integers(0, classes, (agents, count)))
+            labels[rng.random(labels.shape) < gaps] = -1
+            return labels
+
+        labels, many = drawn(tasks), drawn(40_000)
+        found = score(Reports.of(labels, classes=list(map(str, range(classes)))), **how)["0"]
+        true = _score_with_references_of(labels, many, classes, how)
+        inside.append(abs(found.score - true) <= 1.96 * found.stderr)
+    return float(np.mean(inside))
+
+
+def _score_with_references_of(labels, many, classes, how):
+    """What agent 0 scores on many tasks over the references that few tasks chose: the estimand given the weights."""
+    values, common = label_pairs(Reports.of(labels).labels, classes, verax.kernels.Engine())
+    weights = skilled_weights(values, common)[0]
+    beside = label_pairs(Reports.of(many).labels, classes, verax.kernels.Engine())[0][0]
+    return float(weights @ beside / weights.sum())
+
+
+@pytest.mark.parametrize(("tasks", "classes", "agents", "gaps"), [(200, 2, 5, 0.0), (1000, 10, 5, 0.5)])
+def test_intervals_of_skilled_scores_hold(tasks, classes, agents, gaps):
+    assert 0.89 <= coverage(150, agents, tasks, classes, gaps, {"over": "skilled"}) <= 0.995
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("tasks", [200, 1000, 5000])
+@pytest.mark.parametrize("classes", [2, 10])
+@pytest.mark.parametrize("agents", [5, 20])
+@pytest.mark.parametrize("gaps", [0.0, 0.5])
+def test_intervals_of_skilled_scores_hold_in_the_whole_grid(tasks, classes, agents, gaps):
+    assert 0.92 <= coverage(400, agents, tasks, classes, gaps, {"over": "skilled"}) <= 0.98
+
+
+def order_agreement(reports, truth, least=20, **how):
+    """Spearman with the truth-scored order, over agents with so many truths."""
+    by_truth, found = verax.score(reports, truth, against="truth"), verax.score(reports, **how)
+    both = [(t, s) for t, s in zip(by_truth, found, strict=True) if t.tasks >= least and t.score is not None]
+    return spearmanr([t.score for t, _ in both], [-9.0 if s.score is None else s.score for _, s in both])[0]
+
+
+@needs_data
+@pytest.mark.parametrize(
+    ("name", "how", "least"),
+    [
+        ("dog", {"over": "skilled"}, 0.885),
+        ("product", {"over": "skilled"}, 0.80),
+        ("dog", {"against": "consensus"}, 0.84),
+        ("product", {"against": "consensus"}, 0.76),
+    ],
+)
+def test_real_crowds_are_ordered_better_than_by_the_mean(name, how, least):
+    reports = verax.read(DATA / "crowd" / f"{name}.csv")
+    known = verax.read_truth(DATA / "crowd" / f"{name}-truth.csv", reports)
+    bare = Reports.of(known.labels, agents=known.agents, tasks=known.tasks, classes=known.classes)
+    found = order_agreement(bare, known.truth, **how)
+    assert found >= least and found > order_agreement(bare, known.truth)
+
+
+@needs_data
+def test_public_classifiers_are_ordered_right():
+    reports = verax.read(DATA / "cifar10_30_models.npz")
+    truth = np.load(DATA / "cifar10_30_models.npz")["truth"]
+    assert order_agreement(reports, truth, over="skilled") >= 0.974
+    assert order_agreement(reports, truth, against="consensus") >= 0.97
+
+
+def test_a_herd_does_not_fool_the_consensus():
+    """Six of eighteen follow one bad model on half the tasks, labels are uneven: the mean is fooled, the belief not."""
+    found = []
+    for seed in range(3):
+        rng = default_rng(seed)
+        truth = (rng.random(800) < 0.25).astype(int)
+        right = np.r_[np.linspace(0.6, 0.95, 12), np.linspace(0.55, 0.9, 6)]
+        labels = np.where(rng.random((18, 800)) < right[:, None], truth, 1 - truth)
+        herd = np.where(rng.random(800) < 0.65, truth, 1 - truth)
+        labels[12:] = np.where(rng.random((6, 800)) < 0.5, herd, labels[12:])
+        reports = Reports.of(labels)
+        found.append([order_agreement(reports, truth, **how) for how in ({}, {"against": "consensus"})])
+    mean, belief = np.mean(found, axis=0)
+    assert belief > 0.9 > mean
