@@ -219,3 +219,42 @@ def test_comparisons_come_back_from_json():
     found = compare(Reports.of(labels), truth=truth)
     assert verax.Comparisons.from_json(json.loads(json.dumps(found.to_json()))) == found
     assert list(found.to_frame().columns)[:3] == ["a", "b", "difference"] and len(found.to_frame()) == 3
+
+
+def test_the_fast_way_is_the_slow_way_where_nobody_abstains():
+    from verax.compare import Paired
+    from verax.score import prepare
+
+    labels, truth = world(7, [0.9, 0.7, 0.6, 0.8], 80)
+    for given in (None, truth):
+        ready = prepare(Reports.of(labels), given)
+        side = next(side for side in ready.sides if side is not None)
+        fast, slow = Paired.of(side, ready.plan), Paired(side, ready.plan, None)
+        assert fast.worth is not None
+        one, two = fast.difference(0, 2), slow.difference(0, 2)
+        assert one.value == pytest.approx(two.value, abs=1e-14)
+        assert np.abs(one.terms - two.terms).max() < 1e-14 and np.abs(one.influence - two.influence).max() < 1e-14
+
+
+def test_skilled_references_compare_by_a_skill_that_neither_is_in():
+    labels, _ = world(7, [0.9, 0.6, 0.8, 0.7, 0.2], 400, gaps=0.2)
+    seen = compare(Reports.of(labels), "0", "1", over="skilled").comparisons[0]
+    again = labels.copy()
+    again[:2] = labels[1::-1]
+    back = compare(Reports.of(again), "0", "1", over="skilled").comparisons[0]
+    assert seen.difference == pytest.approx(-back.difference, abs=1e-12) and seen.decided()
+    noise = compare(Reports.of(labels), "0", "1").comparisons[0]  # with a guesser among the references
+    assert seen.difference > noise.difference
+
+
+def test_ranks_go_with_scores():
+    labels, _ = world(0, [0.9, 0.8, 0.4], 300)
+    found = verax.score(Reports.of(labels))
+    from dataclasses import replace
+
+    from verax.compare import compared
+    from verax.score import prepare
+
+    ranked = replace(found, ranks=compared(prepare(Reports.of(labels))).ranks)
+    assert verax.Scores.from_json(ranked.to_json()) == ranked
+    assert "ranks" not in found.to_json() and ranked.to_json()["ranks"][0]["agent"] == "0"

@@ -15,6 +15,8 @@ Liu & Wei, "Incentives for Federated Learning: a Hypothesis Elicitation Approach
     Lemmas 1 and 2 on real reports              audit: CATEGORICAL, INFORMATIVE
     Theorems 3 and 5, their conditions          audit: ACCURACY
     Theorem 7, corrected                        audit: ROBUST; audit.gamma_star
+    references weighed by their skill           score(reports, over="skilled"), skilled(values, common)
+    a belief of all the others as reference     score(reports, against="consensus")
     a market that pays improvements             market.market(submissions, truth=...)
     Theorem 6, Algorithm 2, Theorem 10          market.market(submissions, survey=..., seed=...)
     one agent beside another, paired           compare(reports, a, b)
@@ -32,6 +34,7 @@ from verax.audit import Certificate, audit
 from verax.compare import Comparisons, compare
 from verax.errors import ConflictError, ExtraMissing, InputError, LedgerError, OptionError, VeraxError
 from verax.joint import Estimate, Joint
+from verax.mechanisms.skilled import skilled
 from verax.payments import Payment, Payments, pay
 from verax.public import Public
 from verax.reports import Reports
@@ -67,5 +70,6 @@ __all__ = [
     "read_truth",
     "rules",
     "score",
+    "skilled",
     "write",
 ]

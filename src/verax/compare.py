@@ -23,14 +23,15 @@ from verax import kernels, wire
 from verax.audit.certificate import quantile
 from verax.errors import InputError, OptionError
 from verax.joint import Joint
-from verax.kernels import Floats, Labels
+from verax.kernels import Floats, Ints, Labels
 from verax.mechanisms.pairwise import influence_by_task, sees_rows
+from verax.mechanisms.skilled import label_pairs, pair_sums, weights_without
 from verax.pairs import evaluated
 from verax.plan import Mechanism, Plan
 from verax.public import Public
 from verax.reports import some
 from verax.rules import DEFAULT, Rule, RuleFunction, names_of
-from verax.score import Prepared, prepare
+from verax.score import Prepared, RankInterval, prepare
 from verax.statistic import Side
 
 _FEW_MAGNITUDES = 48  # of d(n), for which all swaps are summed up exactly
@@ -65,15 +66,6 @@ class Comparison(wire.Document):
     def decided(self, confidence: float = 0.95) -> bool:
         """Whether one of the two is better at this confidence, among all comparisons made."""
         return self.adjusted <= 1 - confidence
-
-
-@dataclass(frozen=True)
-class RankInterval(wire.Document):
-    """The ranks that an agent may have, 1 the best; all agents' intervals hold together."""
-
-    agent: str
-    low: int
-    high: int
 
 
 @dataclass(frozen=True)
@@ -117,6 +109,7 @@ def compare(
     *,
     rule: str | Rule | RuleFunction = DEFAULT,
     against: str | None = None,
+    over: str | None = None,
     sign: str | npt.ArrayLike | None = None,
     floor: float | None = None,
     public: Any = None,
@@ -124,7 +117,7 @@ def compare(
 ) -> Comparisons:
     """Agents a and b beside each other; without them every pair, best first, with the ranks left open.
 
-    Against peers, both are held against everybody but the two.
+    Against peers, both are held against everybody but the two; over="skilled", by a skill that neither is in.
 
     >>> import verax
     >>> reports = verax.Reports.of([[0, 1] * 9, [0, 0, 1, 1] * 4 + [0, 1]], agents=["ann", "bob"])
@@ -132,7 +125,7 @@ def compare(
     >>> found.comparisons[0].differ
     8
     """
-    mechanism = Mechanism.of(rule, against=against, sign=sign, floor=floor)
+    mechanism = Mechanism.of(rule, against=against, over=over, sign=sign, floor=floor)
     return compared(prepare(reports, truth, public, mechanism), a, b, confidence)
 
 
@@ -173,8 +166,11 @@ def _check_paired(ready: Prepared) -> None:
         raise OptionError(
             "two agents are compared by one S, and a learned one is each agent's own; give sign='identity'"
         )
-    if plan.over not in (None, "mean"):
-        raise OptionError("agents are compared by their mean over the same references; leave over= out")
+    if plan.over not in (None, "mean", "skilled") or plan.against == "consensus":
+        raise OptionError(
+            "agents are compared by the mean over references that both have: over='mean' or over='skilled', "
+            "against truth or peers"
+        )
 
 
 @dataclass(frozen=True)
@@ -234,12 +230,16 @@ class Paired:
     side: Side
     plan: Plan
     worth: Floats | None
+    sums: tuple[Ints, Ints] | None = None  # of pairs, where references count by their skill
 
     @classmethod
     def of(cls, side: Side, plan: Plan) -> Paired:
         """A side made ready for all its pairs."""
+        if plan.over == "skilled" and side.references is None:
+            beside = label_pairs(side.reports.labels, len(side.reports.classes), plan.engine)
+            return cls(side, plan, None, pair_sums(*beside))
         answered = side.reports.labels.min(initial=0) >= 0 and side.columns.min(initial=0) >= 0
-        if not (answered and plan.rule.counts_only and not side.signal and side.columns.shape[1] > 1):
+        if not (answered and plan.rule.counts_only and side.signal.kind is None and side.columns.shape[1] > 1):
             return cls(side, plan, None)
         assert plan.matrix is not None
         said = kernels.tallies(side.columns, len(side.reports.classes), plan.engine)[0].astype(np.float64)
@@ -283,13 +283,20 @@ class Paired:
             able &= np.array([signal.take(c).rank < c.sum() for c in common], dtype=bool)
         if not able.any():
             return None
-        references, common = references[able], common[able]
+        weights = np.ones(len(able))
+        if self.sums is not None:
+            weights = common.sum(1) * weights_without(*self.sums, i, j)[others]
+            able &= weights > 0
+            if not able.any():
+                return None
+        references, common, weights = references[able], common[able], weights[able] / weights[able].sum()
         mine, theirs = (_report_on(side, plan, k, both) for k in (i, j))
         if plan.rule.linear:
-            found = _linear_terms(_paid_beside(plan, mine) - _paid_beside(plan, theirs), references, common, signal)
+            paid = _paid_beside(plan, mine) - _paid_beside(plan, theirs)
+            value, terms, influence = _linear_terms(paid, references, weights, common, signal)
         else:
-            found = _terms_by_rule(plan, (mine, theirs), references, common, signal, len(side.reports.classes))
-        value, terms, influence = found[0] / len(references), found[1] / len(references), found[2] / len(references)
+            classes = len(side.reports.classes)
+            value, terms, influence = _terms_by_rule(plan, (mine, theirs), references, weights, common, signal, classes)
         swaps = plan.rule.separable and math.isclose(value, float(terms.sum()), rel_tol=1e-9, abs_tol=1e-12)
         return Difference(value, terms, influence, int(both.sum()), swaps)
 
@@ -307,16 +314,18 @@ def _paid_beside(plan: Plan, report: npt.NDArray[Any]) -> Floats:
     return np.asarray(plan.matrix.astype(np.float64)[report])
 
 
-def _linear_terms(paid: Floats, references: Labels, common: Mask, signal: Public) -> tuple[float, Floats, Floats]:
-    """The sum over references of <X, M G> task by task, X the difference of what two reports are paid."""
+def _linear_terms(
+    paid: Floats, references: Labels, weights: Floats, common: Mask, signal: Public
+) -> tuple[float, Floats, Floats]:
+    """The mean over references of <X, M G> task by task, X the difference of what two reports are paid."""
     if common.all():
-        said = np.stack([(references == k).sum(0) for k in range(paid.shape[1])], axis=1).astype(np.float64)
+        said = np.stack([weights @ (references == k) for k in range(paid.shape[1])], axis=1)
         return _centred_terms(paid, signal.residual(said), signal)
     value, terms, influence = 0.0, np.zeros(len(paid)), np.zeros(len(paid))
     identity = np.eye(paid.shape[1])
-    for reference, shared in zip(references, common, strict=True):
+    for reference, weight, shared in zip(references, weights.tolist(), common, strict=True):
         within = signal.take(shared)
-        one, d, phi = _centred_terms(paid[shared], within.residual(identity[reference[shared]]), within)
+        one, d, phi = _centred_terms(paid[shared], weight * within.residual(identity[reference[shared]]), within)
         value, terms[shared], influence[shared] = value + one, terms[shared] + d, influence[shared] + phi
     return value, terms, influence
 
@@ -327,11 +336,12 @@ def _centred_terms(paid: Floats, reference: Floats, signal: Public) -> tuple[flo
 
 
 def _terms_by_rule(
-    plan: Plan, reports: tuple[npt.NDArray[Any], ...], references: Labels, common: Mask, signal: Public, classes: int
-) -> tuple[float, Floats, Floats]:
+    plan: Plan, reports: tuple[npt.NDArray[Any], ...], references: Labels, weights: Floats, common: Mask,
+    signal: Public, classes: int,
+) -> tuple[float, Floats, Floats]:  # fmt: skip
     """The same for a rule that is not linear, from what it says of each report beside each reference."""
     value, terms, influence = 0.0, np.zeros(common.shape[1]), np.zeros(common.shape[1])
-    for reference, shared in zip(references, common, strict=True):
+    for reference, weight, shared in zip(references, weights.tolist(), common, strict=True):
         g, within = reference[shared], signal.take(shared)
         found = [evaluated(plan.rule, Joint.of(report[shared], g, classes, within)) for report in reports]
         psi = [influence_by_task(e.influence, r[shared], g, within) for e, r in zip(found, reports, strict=True)]
@@ -341,9 +351,9 @@ def _terms_by_rule(
                 f"rule {plan.rule.name} does not say what each task adds to it, so agents cannot be compared task by "
                 f"task; return an Estimate, or use {names_of(lambda r: r.linear)}"
             )
-        value += found[0].value - found[1].value
-        terms[shared] += d
-        influence[shared] += d - d.mean()
+        value += weight * (found[0].value - found[1].value)
+        terms[shared] += weight * d
+        influence[shared] += weight * (d - d.mean())
     return value, terms, influence
 
 

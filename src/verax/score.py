@@ -40,6 +40,15 @@ class Score:
 
 
 @dataclass(frozen=True)
+class RankInterval(wire.Document):
+    """The ranks that an agent may have, 1 the best; all agents' intervals hold together."""
+
+    agent: str
+    low: int
+    high: int
+
+
+@dataclass(frozen=True)
 class Scores(wire.Document, format=wire.SCORES):
     """Everybody's scores under one mechanism.
 
@@ -59,6 +68,7 @@ class Scores(wire.Document, format=wire.SCORES):
     classes: tuple[str, ...]
     scores: tuple[Score, ...]
     warnings: tuple[str, ...] = ()
+    ranks: tuple[RankInterval, ...] = wire.if_given(())
 
     def check(self) -> None:
         """Refuse what no scoring can have given."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -36,6 +37,9 @@ def score(
     reports: ReportFiles,
     asked: QuestionOptions,
     output: OutputOptions,
+    ranks: Annotated[
+        bool, typer.Option("--ranks", help="The ranks that the paired differences leave open, which hold together.")
+    ] = False,
     workers: Annotated[
         int | None, typer.Option(help="Read the reports shard by shard, in so many processes.", metavar="N")
     ] = None,
@@ -44,6 +48,7 @@ def score(
     ] = None,
 ) -> None:
     """Score every agent's reports, against truth or against the other agents' reports."""
+    from verax.advice import advice
     from verax.score import scored
     from verax.show.report import report
 
@@ -51,6 +56,8 @@ def score(
     if workers is not None or dask is not None or _better_in_shards(reports, asked, output):
         if output.html is not None:
             raise OptionError("html= needs the reports whole, and these are read shard by shard; leave it out")
+        if ranks:
+            raise OptionError("ranks= needs the reports whole, and these are read shard by shard; leave it out")
         if asked.public is not None:
             raise OptionError("a public signal cannot be taken out shard by shard; score the files whole")
         found = _score_shards(reports, asked, workers, dask)
@@ -58,9 +65,16 @@ def score(
         return
     ready = read_and_plan(reports, asked)
     scores = scored(ready)
-    output.write(
-        scores.to_json(), lambda console: _print_scores(console, scores), lambda: report("Scores", ready, scores)
-    )
+    if ranks:
+        from verax.compare import compared
+
+        scores = replace(scores, ranks=compared(ready).ranks)
+
+    def show(console: Console) -> None:
+        _print_scores(console, scores)
+        print_notes(console, advice(ready, scores))
+
+    output.write(scores.to_json(), show, lambda: report("Scores", ready, scores))
 
 
 @grouped

@@ -58,18 +58,27 @@ def skilled(values: npt.ArrayLike, common: npt.ArrayLike) -> Floats:
 
 def skilled_weights(values: Floats, common: npt.NDArray[np.generic]) -> Floats:
     """w_ij, row i without anything that agent i reported; where nobody is skilled without i, the common tasks."""
-    n, units = _pair_sums(values, common)
-    skill = _skill_without_each(n, units)
-    weights = n * skill**_POWER
+    n, units = pair_sums(values, common)
+    weights = n * _skill_without_each(n, units) ** _POWER
     return np.asarray(np.where((weights > 0).any(1, keepdims=True), weights, n), dtype=np.float64)
 
 
-def _pair_sums(values: Floats, common: npt.NDArray[np.generic]) -> tuple[Ints, Ints]:
+def pair_sums(values: Floats, common: npt.NDArray[np.generic]) -> tuple[Ints, Ints]:
     """N_ij, and N_ij S_ij in whole units; 0 for pairs that cannot be scored."""
     n = np.array(common, dtype=np.int64)
     np.fill_diagonal(n, 0)
     n[(n < 2) | ~np.isfinite(values)] = 0
     return n, np.rint(np.where(n > 0, values, 0.0) * n * _UNIT).astype(np.int64)
+
+
+def weights_without(n: Ints, units: Ints, *left_out: int) -> Floats:
+    """What each agent's word weighs, of nothing that these agents reported or that is beside them; none for them."""
+    kept = np.setdiff1d(np.arange(len(n)), left_out)
+    tasks, total = n[:, kept].sum(1), units[:, kept].sum(1)
+    skill = np.divide(total, tasks * _UNIT, out=np.zeros(len(n)), where=tasks > 0)
+    weights = np.maximum(skill, 0.0) ** _POWER
+    weights[list(left_out)] = 0.0
+    return np.asarray(weights)
 
 
 def _skill_without_each(n: Ints, units: Ints) -> Floats:
@@ -87,7 +96,7 @@ class Skilled(Mixtures):
         labels, classes = self.side.reports.labels, len(self.side.reports.classes)
         values, common = label_pairs(labels, classes, plan.engine)
         self.weights = skilled_weights(values, common)
-        n, units = _pair_sums(values, common)
+        n, units = pair_sums(values, common)
         self.votes = _skill_without_each(n, units) ** _POWER
         self.references = (n > 0).sum(1)
         able = plan.rule.counts_only and plan.matrix is not None and side.signal.kind != "features"

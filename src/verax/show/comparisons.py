@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from verax.compare import Comparison, Comparisons, RankInterval
+from verax.compare import Comparison, Comparisons
+from verax.score import RankInterval
 from verax.show.page import page
-from verax.show.text import Listing
+from verax.show.text import Listing, rank_text
 
 _MOST_SHOWN = 40  # comparisons; of more, only those of neighbours
 
@@ -42,7 +43,7 @@ def comparison_listings(found: Comparisons) -> list[Listing]:
 
 def ranks_listing(ranks: tuple[RankInterval, ...]) -> Listing:
     """Every agent's ranks, best first."""
-    shown = tuple((r.agent, str(r.low) if r.low == r.high else f"{r.low} to {r.high}") for r in ranks)
+    shown = tuple((r.agent, rank_text(r.low, r.high)) for r in ranks)
     return Listing(("agent", "rank"), shown, "Ranks")
 
 

@@ -92,12 +92,23 @@ def scores_listing(scores: Scores) -> Listing:
     '0'
     """
     best = max((s.score for s in scores.scores if s.score is not None), default=0.0)
+    ranks = {r.agent: (rank_text(r.low, r.high),) for r in scores.ranks}
     rows = (
-        (s.agent, plus_minus(s.score, s.stderr), bar(s.score, best), str(s.tasks), str(s.references))
+        (s.agent, plus_minus(s.score, s.stderr), bar(s.score, best), str(s.tasks), str(s.references),
+         *ranks.get(s.agent, ()))
         for s in scores.ranked()
-    )
-    columns = ("agent", "score ± stderr", "", "tasks", "references")
+    )  # fmt: skip
+    columns = ("agent", "score ± stderr", "", "tasks", "references", *(["rank"] if ranks else []))
     return Listing(columns, tuple(rows), f"{scores.describe()}, {scores.tasks} tasks")
+
+
+def rank_text(low: int, high: int) -> str:
+    """The ranks that are open, as people read them.
+
+    >>> rank_text(2, 2), rank_text(1, 4)
+    ('2', '1 to 4')
+    """
+    return str(low) if low == high else f"{low} to {high}"
 
 
 def payments_listing(payments: Payments) -> Listing:
