@@ -50,10 +50,12 @@ class Shard:
     size: tuple[int, int] = (0, 0)  # agents and tasks, where that is known before it is read
     roles: Roles | None = None  # of its columns, where that was decided for the whole file
     notes: tuple[str, ...] = ()
+    name: str = field(init=False)  # what a refusal calls it
 
-    @property
-    def name(self) -> str:
-        """What a refusal calls it."""
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "name", self._named())
+
+    def _named(self) -> str:
         if self.stop is None:
             return self.path
         what = "row group" if Path(self.path).suffix.lower() in (".parquet", ".pq") else "task"
