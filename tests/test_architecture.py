@@ -1,4 +1,4 @@
-"""docs/architecture.md is right: every module is on its map, and every way goes through what it names, in that order."""
+"""docs/architecture.md is right: every module is on its map, every way goes through what it names, in that order."""
 
 import re
 import sys
