@@ -216,6 +216,7 @@ class Tree:
         self.environment = os.environ | threads | {
             "PYTHONPATH": str(self.path / "src"),
             "PYTHONPYCACHEPREFIX": str(folder / "python"),
+            "PYTHONDONTWRITEBYTECODE": "",  # whoever runs this may have forbidden it: users import what is compiled
             "NUMBA_CACHE_DIR": str(folder / "numba"),
         }  # fmt: skip
 

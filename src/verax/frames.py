@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterable, Mapping, Sequence
-from html import escape
 from typing import Any
 
 from verax.errors import OptionError
@@ -35,6 +34,8 @@ def html_table(caption: str, head: Sequence[str], rows: Iterable[Sequence[object
     >>> html_table("paid", ["agent"], [["<b>"]])
     '<table><caption>paid</caption><tr><th>agent</th></tr><tr><td>&lt;b&gt;</td></tr></table>'
     """
+    from html import escape
+
     cells = [f"<tr>{''.join(f'<th>{escape(name)}</th>' for name in head)}</tr>"]
     cells += [f"<tr>{''.join(f'<td>{escape(str(cell))}</td>' for cell in row)}</tr>" for row in rows]
     return f"<table><caption>{escape(caption)}</caption>{''.join(cells)}</table>"

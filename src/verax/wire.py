@@ -13,8 +13,6 @@ import json
 from collections.abc import Mapping
 from typing import Any, ClassVar, Self, TypeVar
 
-import msgspec
-
 from verax.errors import InputError
 
 SCORES, AUDIT, PAYMENTS = "verax.scores/1", "verax.audit/1", "verax.payments/1"
@@ -122,6 +120,8 @@ def _form_of(kind: Any) -> tuple[dict[str, Any], list[str], list[str]]:
 
 def decoded(kind: type[T], document: Any, what: str = "the document") -> T:
     """A value of this type from plain dicts and lists; `what` it is goes into the refusal."""
+    import msgspec  # by whoever reads a document: most of its import is its own
+
     try:
         found = msgspec.convert(document, kind)
         again = plain(found)
@@ -177,6 +177,8 @@ def parsed(text: str | bytes, source: str = "the text") -> Any:
     Traceback (most recent call last):
     verax.errors.InputError: file.json: not JSON (invalid character (byte 4)); make it again
     """
+    import msgspec
+
     if len(text) > MOST_CHARACTERS:
         raise InputError(f"{source}: longer than {MOST_CHARACTERS:,} characters; give a document that verax wrote")
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
+    from verax.audit import Certificate
     from verax.reports import Reports
     from verax.score import Prepared, Scores
 
@@ -48,9 +50,7 @@ def score(
     ] = None,
 ) -> None:
     """Score every agent's reports, against truth or against the other agents' reports."""
-    from verax.advice import advice
     from verax.score import scored
-    from verax.show.report import report
 
     output.spare(*reports, *asked.files)
     if workers is not None or dask is not None or _better_in_shards(reports, asked, output):
@@ -71,10 +71,12 @@ def score(
         scores = replace(scores, ranks=compared(ready).ranks)
 
     def show(console: Console) -> None:
+        from verax.advice import advice
+
         _print_scores(console, scores)
         print_notes(console, advice(ready, scores))
 
-    output.write(scores.to_json(), show, lambda: report("Scores", ready, scores))
+    output.write(scores.to_json(), show, lambda: _page_of("Scores", ready, scores))
 
 
 @grouped
@@ -90,7 +92,6 @@ def audit(
 ) -> None:
     """Can these scores be trusted? Certificates, each with its reason and its witness."""
     from verax.audit import examine
-    from verax.show.report import report
     from verax.show.text import certificates_table, counting_up
 
     output.spare(*reports, *asked.files)
@@ -102,7 +103,13 @@ def audit(
         _print_scores(console, scores)
         console.print(certificates_table(found))
 
-    output.write(found.to_json(), show, lambda: report("Audit", ready, scores, found))
+    output.write(found.to_json(), show, lambda: _page_of("Audit", ready, scores, found))
+
+
+def _page_of(title: str, ready: Prepared, scores: Scores, found: Sequence[Certificate] = ()) -> str:
+    from verax.show.report import report
+
+    return report(title, ready, scores, found)
 
 
 def _print_scores(console: Console, scores: Scores) -> None:
@@ -142,13 +149,14 @@ def _better_in_shards(reports: list[Path], asked: QuestionOptions, output: Outpu
     from verax.plan import Mechanism
     from verax.rules import load
     from verax.tables import is_pattern
-    from verax.tally import Tally
 
     if any(is_pattern(str(path)) for path in reports):
         return True
     large = sum(os.path.getsize(path) for path in reports if os.path.isfile(path)) > _LARGE
     if not large or asked.public is not None or output.html is not None:
         return False
+    from verax.tally import Tally
+
     try:
         Tally(Mechanism.of(load(asked.rule), over=asked.over, floor=asked.floor))
     except VeraxError:

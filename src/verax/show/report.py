@@ -5,15 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from itertools import accumulate
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from verax.audit import Certificate, lying, mean_delta
-from verax.market import Market
 from verax.payments import Payments
 from verax.score import Prepared, Scores, pairwise
 from verax.show.page import Curve, DeltaMap, Line, Pairwise, page
 from verax.show.text import market_listings, market_notes, market_summary
+
+if TYPE_CHECKING:
+    from verax.market import Market
 
 _RATES = tuple(r / 20 for r in range(11))
 _LINES = 6  # as many as can be told apart

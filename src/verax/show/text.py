@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from verax.audit import CODES, Certificate
-from verax.market import Market
 from verax.payments import Payments
 from verax.rules import resolve
 from verax.score import Scores
@@ -19,6 +18,8 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
+
+    from verax.market import Market
 
 _BAR_LENGTH = 20
 _OPEN_SHOWN = 2
