@@ -219,6 +219,46 @@ def _table(said, belief):
     return (even + (counts + 0.01) / (counts.sum(1, keepdims=True) + 0.03)) / 2
 
 
+@pytest.mark.parametrize("agents", [6, 20])
+def test_an_agent_is_held_against_what_all_others_say_by_their_tables(agents):
+    """Bayes' rule by slow loops: tables from the belief of those outside the fold, each word to the power J."""
+    labels, _ = world(agents, agents, 70, gaps=0.4)
+    ready = prepare(Reports.of(labels, classes=list("abc")), mechanism=Mechanism.of(against="consensus"))
+    names = [str(k) for k in range(agents)]
+    fold = folds_of(names)
+    for i in (0, agents - 1):
+        belief = consensus(labels[np.argsort(names)][fold[np.argsort(names)] != fold[i]], 3)
+        chance = np.tile(np.log((belief.sum(0) + 0.01) / (belief.sum(0) + 0.01).sum()), (70, 1))
+        for k in range(agents):
+            table = _table(labels[k], belief)
+            worth = max(0.0, (np.trace(table) - 1) / 2) * np.log(table)
+            for n in np.nonzero(labels[k] >= 0)[0] if k != i else ():
+                chance[n] += worth[:, labels[k, n]]
+        rows = np.exp(chance - chance.max(1, keepdims=True))
+        rows /= rows.sum(1, keepdims=True)
+        rows[(np.delete(labels, i, 0) < 0).all(0)] = 0
+        assert np.abs(ready.mixtures.of(i).soft - rows).max() < 1e-7
+
+
+@pytest.mark.parametrize("how", [{"over": "skilled"}, {"against": "consensus"}], ids=str)
+@pytest.mark.parametrize(("agents", "gaps"), [(12, 0.0), (12, 0.7), (25, 0.85)])
+def test_no_bit_depends_on_names_or_order(how, agents, gaps):
+    """Agents, tasks and labels called otherwise and written in another order: crowds of thin pairs too."""
+    labels, _ = world(agents, agents, 90, gaps=gaps)
+    names, tasks, classes = [f"a{k}" for k in range(agents)], [f"t{n}" for n in range(90)], list("xyz")
+    plain = score(Reports.of(labels, agents=names, tasks=tasks, classes=classes), **how)
+    for seed in range(3):
+        rng = default_rng(seed)
+        k, n, order = rng.permutation(agents), rng.permutation(90), rng.permutation(3)
+        moved = Reports.of(
+            np.append(order, -1)[labels][k][:, n], agents=[names[a] for a in k], tasks=[tasks[t] for t in n],
+            classes=classes,
+        )  # fmt: skip
+        again = score(moved, **how)
+        for s in plain:
+            assert again[s.agent].score == s.score
+
+
 def test_folds_are_the_same_whatever_is_reported_and_part_all_agents_alike():
     names = [f"agent {k}" for k in range(100)]
     fold = folds_of(names)

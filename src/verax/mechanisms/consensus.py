@@ -2,11 +2,14 @@
 
 The belief is that of Dawid and Skene: every agent has a table of what it says where the label is k, labels have shares,
 and both are fitted with the labels themselves unknown. Tables of few answers are guesses, and a herd can buy itself any
-table, so each is half what was counted and half of one number, how often the agent is right whatever the label. An
-agent is held against the belief of agents that are not of its fold, found from their reports alone: nothing it says is
-in its own reference, so its score is linear in its report, and it is truthful where the belief is right about more
-tasks of each label than chance, given the label (Theorem 4 with the belief for the peer). Whoever shares its fold is
-left out with it: up to `_ALONE` agents a fold is one agent.
+table: so the fit begins with one number an agent, how often it is right whatever the label, and each table stays half
+of that number. Errors that agents share are in no table: so each word counts in the belief by how far it is from
+chance, J (the mean chance of being right, over labels, scaled to 0 for guesses and 1 for certainty).
+
+An agent is held against the belief of everybody else. Tables are fitted to the belief of agents that are not of its
+fold, its own fold's too, and its own word is never added: nothing it says is in its own reference, so its score is
+linear in its report, and it is truthful where the belief is right about more tasks of each label than chance, given the
+label (Theorem 4 with the belief for the peer). Up to `_ALONE` agents a fold is one agent.
 
 Dawid & Skene, "Maximum likelihood estimation of observer error-rates using the EM algorithm", 1979.
 """
@@ -15,9 +18,9 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
-import numpy.typing as npt
 
 from verax.kernels import Floats, Ints, Labels
 from verax.mechanisms.soft import Mixture, Mixtures, check_soft, normal, part_beside
@@ -28,27 +31,32 @@ _ALONE = 16  # agents, up to which each is left out alone
 _FOLDS = 8
 _MOST_PASSES, _STILL = 50, 1e-4  # of the fit, and the change of a belief at which it ends
 _PRIOR, _ROW_PRIOR, _RIGHT_PRIOR = 0.01, 0.01, 0.1  # answers that are taken as given before any is counted
+_BY_ONE_NUMBER = (1.0, 0.5)  # how much of a table is one number: at first, and then
 _CELLS = 2**22  # of one-hot labels at a time
+_UNIT = 2.0**32  # log-odds are added in whole numbers of 1 / this, so that one is taken out again without a trace
 
 
 class Consensus(Mixtures):
-    """Everybody's belief but one's own fold's, fitted when it is first asked for."""
+    """Everybody's belief but one's own, fitted fold by fold when it is first asked for."""
 
     def __init__(self, side: Side, plan: Plan) -> None:
         check_soft(plan, "the consensus")
         super().__init__(side, plan)
         self.fold = folds_of(self.side.reports.agents)
-        self.beliefs: dict[int, Floats] = {}
+        self.beliefs: dict[int, FoldsBelief] = {}
 
     def ordered(self, i: int) -> Mixture:
         fold, reports = int(self.fold[i]), self.side.reports
         if fold not in self.beliefs:
-            self.beliefs[fold] = consensus(reports.labels[self.fold != fold], len(reports.classes))
-        return Mixture(None, self.beliefs[fold], int((self.fold != fold).sum()))
+            self.beliefs[fold] = FoldsBelief.of(reports.labels, np.nonzero(self.fold == fold)[0], len(reports.classes))
+        return Mixture(None, self.beliefs[fold].without(i), len(self.fold) - 1)
 
     def parts_of(self, wanted: Ints) -> dict[int, Part | None]:
-        mixtures = ((i, self.ordered(i)) for i in wanted.tolist())
-        return {i: part_beside(self.side, self.plan, i, m) for i, m in mixtures}
+        by_fold = wanted[np.argsort(self.fold[wanted], kind="stable")]
+        found: dict[int, Part | None] = {}
+        for i in by_fold.tolist():
+            found[i] = part_beside(self.side, self.plan, i, self.ordered(i))
+        return found
 
 
 def folds_of(agents: Sequence[str]) -> Ints:
@@ -65,52 +73,120 @@ def folds_of(agents: Sequence[str]) -> Ints:
     return fold
 
 
+@dataclass(frozen=True, eq=False)
+class FoldsBelief:
+    """What all agents but one of a fold believe, whichever of the fold that is."""
+
+    labels: Labels  # of everybody, numbered by `place`
+    place: Ints  # of each label in an order that does not depend on names
+    outside: Floats  # log-odds (N, L) that agents outside the fold make
+    words: dict[int, Ints]  # what each agent of the fold adds by saying a label, (L, L + 1); nothing by none
+    inside: Ints  # what they add together
+    answers: Ints  # how many answered each task
+
+    @classmethod
+    def of(cls, labels: Labels, fold: Ints, classes: int) -> FoldsBelief:
+        """Fitted to the reports of agents outside the fold alone."""
+        others = np.delete(np.arange(len(labels)), fold)
+        place = _places_by_appearance(labels[others], classes)
+        labels = np.append(place, -1)[labels]
+        belief = consensus(labels[others], classes)
+        prior, tables = _tables_of(Said(labels[others], classes), belief, _BY_ONE_NUMBER[-1])
+        outside = _log_odds(Said(labels[others], classes), prior, _worth_of_words(tables))
+        _, tables = _tables_of(Said(labels[fold], classes), belief, _BY_ONE_NUMBER[-1])
+        units = np.rint(_worth_of_words(tables) * _UNIT).astype(np.int64)
+        words = dict(zip(fold.tolist(), np.pad(units, ((0, 0), (0, 0), (0, 1))), strict=True))
+        inside = np.zeros((labels.shape[1], classes), dtype=np.int64)
+        for i, word in words.items():
+            inside += word[:, labels[i]].T
+        return cls(labels, place, outside, words, inside, (labels >= 0).sum(0))
+
+    def without(self, i: int) -> Floats:
+        """What everybody but agent i believes: rows (N, L), of zeros where nobody else answered."""
+        logs = self.outside + (self.inside - self.words[i][:, self.labels[i]].T) / _UNIT
+        heard = self.answers > (self.labels[i] >= 0)
+        belief = normal(np.exp(logs - logs.max(1, keepdims=True)))
+        return np.where(heard[:, None], belief, 0.0)[:, self.place]
+
+
+def _places_by_appearance(labels: Labels, classes: int) -> Ints:
+    """Each label's place in the order in which labels are first said, so that their names change no sum."""
+    seen, first = np.unique(labels, return_index=True)
+    at = np.full(classes, labels.size)
+    at[seen[seen >= 0]] = first[seen >= 0]
+    return np.argsort(np.argsort(at, kind="stable"), kind="stable")
+
+
+@dataclass(frozen=True, eq=False)
+class Said:
+    """Who says each label on some tasks at a time: (K, tasks) of 0 and 1 a label."""
+
+    labels: Labels
+    classes: int
+    held: list[tuple[slice, list[Floats]]] = field(default_factory=list, init=False)  # where all tasks go at once
+
+    def __iter__(self) -> Iterator[tuple[slice, list[Floats]]]:
+        if self.held:
+            yield from self.held
+            return
+        step = max(1, _CELLS // max(len(self.labels) * self.classes, 1))
+        for first in range(0, self.labels.shape[1], step):
+            some = slice(first, first + step)
+            block = some, [(self.labels[:, some] == k).astype(np.float64) for k in range(self.classes)]
+            if step >= self.labels.shape[1]:
+                self.held.append(block)
+            yield block
+
+
 def consensus(labels: Labels, classes: int) -> Floats:
-    """What the agents together believe of each task: rows (N, L), of zeros where nobody answered.
+    """The labels' chances that tables of these agents and what they said make of each other: rows (N, L).
+
+    Of zeros where nobody answered.
 
     >>> labels = np.array([[0, 1, 1, 0, 1, -1], [0, 1, 1, 0, 0, -1], [0, 1, 0, 0, 1, -1]])
     >>> consensus(labels, 2).argmax(1).tolist(), float(consensus(labels, 2)[5].sum())
     ([0, 1, 1, 0, 1, 0], 0.0)
     """
+    said = Said(labels, classes)
     belief = normal(np.stack([(labels == k).sum(0) for k in range(classes)], axis=1).astype(np.float64))
-    seen = belief.sum(1) > 0
-    for _ in range(_MOST_PASSES):
-        prior, tables = _tables_of(labels, belief)
-        again = _belief_of(labels, prior, tables, seen)
-        moved, belief = float(np.abs(again - belief).max(initial=0.0)), again
-        if moved < _STILL:
-            break
+    heard = belief.sum(1, keepdims=True) > 0
+    for share in _BY_ONE_NUMBER:
+        for _ in range(_MOST_PASSES):
+            prior, tables = _tables_of(said, belief, share)
+            logs = _log_odds(said, prior, np.log(tables))
+            again = np.where(heard, normal(np.exp(logs - logs.max(1, keepdims=True))), 0.0)
+            moved, belief = float(np.abs(again - belief).max(initial=0.0)), again
+            if moved < _STILL:
+                break
     return belief
 
 
-def _tables_of(labels: Labels, belief: Floats) -> tuple[Floats, Floats]:
-    """The shares of labels (L,), and what each agent says of each, half of it by one number: (K, L, L)."""
-    classes = belief.shape[1]
-    counts = np.zeros((len(labels), classes, classes))
-    for some, said in _each_label_said(labels, classes):
-        for k, hot in enumerate(said):
-            counts[:, :, k] += hot @ belief[some]
+def _tables_of(said: Said, belief: Floats, share: float) -> tuple[Floats, Floats]:
+    """The shares of labels (L,), and what each agent says of each, a share of it by one number: (K, L, L)."""
+    classes = said.classes
+    counts = np.zeros((len(said.labels), classes, classes))
+    for some, hot in said:
+        for k in range(classes):
+            counts[:, :, k] += hot[k] @ belief[some]
     whole = counts.sum((1, 2)) + _RIGHT_PRIOR * classes
     right = ((np.trace(counts, axis1=1, axis2=2) + _RIGHT_PRIOR) / whole)[:, None, None]
     even = np.where(np.eye(classes, dtype=bool), right, (1 - right) / (classes - 1))
     counted = (counts + _ROW_PRIOR) / (counts.sum(2, keepdims=True) + _ROW_PRIOR * classes)
     prior = belief.sum(0) + _PRIOR
-    return prior / prior.sum(), (even + counted) / 2
+    return prior / prior.sum(), share * even + (1 - share) * counted
 
 
-def _belief_of(labels: Labels, prior: Floats, tables: Floats, seen: npt.NDArray[np.bool_]) -> Floats:
-    """What the tables make of what was said: (N, L)."""
-    logs, found = np.log(tables), np.tile(np.log(prior), (labels.shape[1], 1))
-    for some, said in _each_label_said(labels, len(prior)):
-        for k, hot in enumerate(said):
-            found[some] += hot.T @ logs[:, :, k]
-    found = np.exp(found - found.max(1, keepdims=True))
-    return np.where(seen[:, None], found / found.sum(1, keepdims=True), 0.0)
+def _worth_of_words(tables: Floats) -> Floats:
+    """What saying a label adds to the log-odds of each, counted by how far the agent is from chance: (K, L, L)."""
+    classes = tables.shape[1]
+    right = np.trace(tables, axis1=1, axis2=2) / classes
+    return np.asarray(np.maximum((right * classes - 1) / (classes - 1), 0.0)[:, None, None] * np.log(tables))
 
 
-def _each_label_said(labels: Labels, classes: int) -> Iterator[tuple[slice, list[Floats]]]:
-    """Some tasks at a time, who says each label on them: (K, tasks) of 0 and 1."""
-    step = max(1, _CELLS // max(len(labels) * classes, 1))
-    for first in range(0, labels.shape[1], step):
-        some = slice(first, first + step)
-        yield some, [(labels[:, some] == k).astype(np.float64) for k in range(classes)]
+def _log_odds(said: Said, prior: Floats, worth: Floats) -> Floats:
+    """The prior and all that was said put together: (N, L), up to what is the same for all labels."""
+    found = np.tile(np.log(prior), (said.labels.shape[1], 1))
+    for some, hot in said:
+        for k in range(said.classes):
+            found[some] += hot[k].T @ worth[:, :, k]
+    return found

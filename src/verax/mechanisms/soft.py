@@ -48,7 +48,7 @@ def _score_beside(
         else:
             assert plan.matrix is not None
             paid = plan.matrix.astype(np.float64)[reports.labels[i, common]]
-        psi = (signal.residual(paid) * signal.residual(soft)).sum(1)
+        psi = _sums_of_rows(signal.residual(paid) * signal.residual(soft))
         return math.fsum((signal.weights * psi).tolist()), psi
     assert rule.mixture is not None and reports.probabilities is not None
     value, psi = rule.mixture(reports.probabilities[i, common], soft, signal, rule.floor or 0.0)
@@ -72,8 +72,13 @@ def normal(votes: Floats) -> Floats:
     >>> normal(np.array([[3.0, 1.0], [0.0, 0.0]])).tolist()
     [[0.75, 0.25], [0.0, 0.0]]
     """
-    whole = votes.sum(1, keepdims=True)
+    whole = _sums_of_rows(votes)[:, None]
     return np.asarray(np.divide(votes, whole, out=np.zeros_like(votes), where=whole > 0))
+
+
+def _sums_of_rows(rows: Floats) -> Floats:
+    """Sums over labels, from the least up, so that the names of labels change no bit."""
+    return np.asarray(np.sort(rows, axis=1).sum(1))
 
 
 @dataclass(frozen=True, eq=False)
