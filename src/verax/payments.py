@@ -6,6 +6,7 @@ the score is told in a note. Nothing here moves money either: it says what is du
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
@@ -15,7 +16,7 @@ from typing import Any
 from verax import wire
 from verax.errors import InputError, OptionError
 from verax.frames import html_table, to_frame
-from verax.money import MOST_PLACES, Number, is_finite, is_whole, major_text, minor_units, scale_of
+from verax.money import MOST_PLACES, Number, exact, is_finite, is_whole, major_text, minor_units, scale_of
 from verax.reports import some
 from verax.rules import Rule, RuleFunction
 from verax.schemes import (
@@ -185,6 +186,87 @@ def pay(
     return Payments(
         scheme, currency, places, total, rest, due, notes, {agent: bias.get(agent, 0.0) for agent in agents}
     )
+
+
+def pay_marks(
+    scores: Scores,
+    *,
+    budget: str | int | Decimal,
+    full_marks: Number,
+    deposit: str | int | Decimal | None = None,
+    exposure: float = 0.0,
+    sure: float = 3.0,
+    currency: str = "EUR",
+    agreement: Mapping[str, float] | None = None,
+    riding: Number = "0.2",
+    clusters: Any = (),
+) -> Payments:
+    """Pay the scores of an exam at a fixed price: `full_marks` of score earn budget/K, and more earns no more.
+
+    Without `deposit` one gate stands before all: a score is paid if it is `sure` errors above 0. With it pay is signed:
+    everybody has handed in `deposit`, and gets it back with what the score earns added or taken off, so noise earns 0
+    in the mean however few labels there are; a deposit that does not cover `exposure` (`exam.Exam.exposure`, a score)
+    is refused. Of a member who examines, the part `riding` of what it earns is paid as far as its labels agree with the
+    others' (`agreement`, `exam.Exam.agreement`). Each of the `clusters` is paid as one participant.
+
+    >>> from verax.plan import Mechanism
+    >>> found = Scores(Mechanism("exam", "truth", "mean", None, True), 50, ("no", "yes"), (
+    ...     Score("ann", 0.02, 0.004, 50, 1), Score("eve", -0.015625, 0.008, 50, 1)))
+    >>> [p.amount for p in pay_marks(found, budget="20.00", full_marks="0.04")]
+    [500, 0]
+    >>> [p.amount - 800 for p in pay_marks(found, budget="20.00", full_marks="0.04", deposit="8.00", exposure=0.03)]
+    [500, -391]
+    >>> pay_marks(found, budget="20.00", full_marks="0.04", deposit="5.00", exposure=0.03)
+    Traceback (most recent call last):
+    verax.errors.OptionError: the deposit is 5.00 and bad luck can take 7.50; ask for 7.50, or examine on more labels
+    """
+    _check_scores(scores)
+    places = scale_of(currency)
+    total, top = minor_units(budget, places, currency), exact(full_marks, "full_marks")
+    held = 0 if deposit is None else minor_units(deposit, places, currency, "deposit")
+    if total <= 0 or top <= 0 or held < 0:
+        raise OptionError(f"budget {budget}, full_marks {full_marks}, deposit {deposit}; give amounts above 0")
+    groups = _paid_groups(scores, clusters)
+    each = Fraction(total, len(groups))
+    if deposit is not None and (needed := math.ceil(each * Fraction(exposure) / top)) > held:
+        raise OptionError(
+            f"the deposit is {major_text(held, places)} and bad luck can take {major_text(needed, places)}; "
+            f"ask for {major_text(needed, places)}, or examine on more labels"
+        )
+    gate = sure if deposit is None else None
+    paid: dict[str, int] = {}
+    for group in groups:
+        alike = tuple(sorted(s.agent for s in group))
+        value = max((_marked_value(s, gate) for s in group), default=Fraction(0))
+        earned = each * min(Fraction(1), max(value / top, -held / each))
+        kept = min((Fraction((agreement or {}).get(agent, 1.0)) for agent in alike), default=Fraction(1))
+        earned -= max(earned, Fraction(0)) * exact(riding, "riding") * (1 - kept)
+        one = Participant(alike[0], alike, alike, value, 0.0)
+        paid |= {agent: amount + held for agent, amount in split_equally(one, math.floor(earned))}
+    pot = total + held * len(scores.scores)
+    due = tuple(Payment(s.agent, max(paid[s.agent], 0)) for s in scores.scores)
+    rest = pot - sum(p.amount for p in due)
+    notes = tuple(_told_of_marks(scores, paid, held, gate, places, currency))
+    return Payments("marks" if deposit is None else "signed", currency, places, pot, rest, due, notes)
+
+
+def _marked_value(s: Score, gate: float | None) -> Fraction:
+    """What counts of an exam's score: all of it, or what is surely above 0."""
+    if s.score is None or (gate is not None and not s.score > gate * (s.stderr or 0.0)):
+        return Fraction(0)
+    return Fraction(s.score)
+
+
+def _told_of_marks(
+    scores: Scores, paid: Mapping[str, int], held: int, gate: float | None, places: int, currency: str
+) -> Iterator[str]:
+    unsure = [s.agent for s in scores.scores if s.score is not None and not _marked_value(s, gate)]
+    if gate is not None and unsure:
+        yield f"Paid nothing, for not {gate:g} standard errors above 0: {some(unsure)}."
+    if gate is None:
+        lost = [agent for agent, amount in paid.items() if amount < held]
+        yield f"Everybody's {major_text(held, places)} {currency} of deposit is part of what is paid back."
+        yield from [f"Paid less than their deposit: {some(lost)}."] if lost else []
 
 
 def clusters_of(audit: Any) -> list[set[str]]:
