@@ -1,4 +1,4 @@
-"""The exam against its definitions, against a short oracle where that is at hand, and against what theory says of it."""
+"""The exam against its definitions, against a short oracle where at hand, and against what theory says."""
 
 from __future__ import annotations
 
@@ -129,11 +129,11 @@ def test_rounds_are_added_up_before_anybody_is_judged(oracle):
 
 def test_what_is_public_has_no_innovation_and_no_mark():
     rng, p, models, y = world(2)
-    V = public_moves(p, models)
+    public = public_moves(p, models)
     top = p.argmax(1)
-    mixture = p + (V @ rng.normal(size=(CLASSES, V.shape[2]))[top][:, :, None])[:, :, 0]
+    mixture = p + (public @ rng.normal(size=(CLASSES, public.shape[2]))[top][:, :, None])[:, :, 0]
     exam = Exam(y, [None] * len(y), range(CLASSES))
-    exam.sit(p, V, {"echo": p, "stale": models[0], "mixture": mixture, "worked": informed(rng, p, y)})
+    exam.sit(p, public, {"echo": p, "stale": models[0], "mixture": mixture, "worked": informed(rng, p, y)})
     for agent in ("echo", "stale", "mixture"):
         assert exam.scores()[agent].score == 0.0 and exam.scores()[agent].stderr == 0.0
     verdicts = {c.agent: c.verdict for c in exam.certificates()}
@@ -167,11 +167,11 @@ def test_a_mark_is_how_much_a_squared_loss_falls():
 def test_a_score_is_linear_in_the_reply():
     rng, p, models, y = world(8)
     one, other = informed(rng, p, y), noised(rng, p)
-    V = public_moves(p, models)
+    public = public_moves(p, models)
 
     def score(f):
         exam = Exam(y, [None] * len(y), range(CLASSES))
-        exam.sit(p, V, {"a": f})
+        exam.sit(p, public, {"a": f})
         return exam.scores()["a"].score
 
     for share in (0.25, 0.5, 0.9):
@@ -182,14 +182,14 @@ def test_a_score_is_linear_in_the_reply():
 @pytest.mark.parametrize("over", ["mean", "median", "trusted"])
 def test_other_names_and_another_order_change_nothing_by_a_bit(over):
     rng, p, models, y = world(9)
-    V, rng = public_moves(p, models), np.random.default_rng(5)
+    public, rng = public_moves(p, models), np.random.default_rng(5)
     replies = {name: informed(rng, p, y, 0.1 * (i + 1)) for i, name in enumerate("abcde")}
     holders = [*rng.choice([*"abcde"], len(y))]
 
     def found(names):
         exam = Exam(y, [names[h] for h in holders], range(CLASSES), over=over, own_past="public")
         for _ in range(2):
-            exam.sit(p, V, {names[a]: replies[a] for a in reversed("abcde")})
+            exam.sit(p, public, {names[a]: replies[a] for a in reversed("abcde")})
         back = {new: old for old, new in names.items()}
         return {back[s.agent]: (s.score, s.stderr) for s in exam.scores()}, exam.exposure(100)
 
@@ -200,28 +200,28 @@ def test_nobody_is_examined_on_its_own_examples():
     rng, p, models, y = world(10)
     holders = ["a" if n % 3 == 0 else "b" for n in range(len(y))]
     lie = np.where([h == "a" for h in holders], (y + 1) % CLASSES, y)
-    V, f = public_moves(p, models), informed(rng, p, y)
+    public, f = public_moves(p, models), informed(rng, p, y)
     scores = []
     for labels in (y, lie):
         exam = Exam(labels, holders, range(CLASSES))
-        exam.sit(p, V, {"a": f, "b": f})
+        exam.sit(p, public, {"a": f, "b": f})
         scores.append(exam.scores())
     assert scores[0]["a"] == scores[1]["a"] and scores[0]["b"] != scores[1]["b"]
     alone = Exam(y, ["a"] * len(y), range(CLASSES))
-    alone.sit(p, V, {"a": f})
+    alone.sit(p, public, {"a": f})
     assert alone.scores()["a"].score is None
     assert alone.scores().warnings == ("nobody else holds labels to examine 'a' on",)
 
 
 def test_a_replayed_move_is_worth_nothing_once_ones_own_past_is_public():
     rng, p, models, y = world(11)
-    V, move = public_moves(p, models), informed(rng, p, y) - p
+    public, move = public_moves(p, models), informed(rng, p, y) - p
 
     def second_round(**terms):
         exam = Exam(y, [None] * len(y), range(CLASSES), **terms)
-        exam.sit(p, V, {"a": p + move})
+        exam.sit(p, public, {"a": p + move})
         before = exam.scores()["a"].score
-        exam.sit(p, V, {"a": p + 0.8 * move})
+        exam.sit(p, public, {"a": p + 0.8 * move})
         return (exam.scores()["a"].score - before) / before
 
     assert second_round() == pytest.approx(0.8)
@@ -229,7 +229,7 @@ def test_a_replayed_move_is_worth_nothing_once_ones_own_past_is_public():
 
 
 def test_a_rare_answer_and_a_rare_input_are_not_paid_for_what_cannot_be_told_from_public():
-    rng, p, models, y = world(12, n=300)
+    rng, p, _, _ = world(12, n=300)
     p[5:] = p[5:][:, [1, 0, 2, 3]] if p[5:, 0].mean() > 0.5 else p[5:]
     p[:5] = np.array([0.01, 0.01, 0.01, 0.97])
     others = p[:, 3] < p[:, :3].max(1)
@@ -242,10 +242,10 @@ def test_a_rare_answer_and_a_rare_input_are_not_paid_for_what_cannot_be_told_fro
 def test_coefficients_from_the_pool_do_on_inputs_that_only_a_member_has():
     """Client-side evaluation: the server fits on its pool, the examiner takes out what is public on its own inputs."""
     rng, p, models, y = world(13)
-    V, pool = public_moves(p, models), np.arange(len(p)) < 450
-    fit = fitted(p, V, on=pool)
+    public, pool = public_moves(p, models), np.arange(len(p)) < 450
+    fit = fitted(p, public, on=pool)
     d = informed(rng, p, y) - p
-    there = left_of(d[~pool], V[~pool], p[~pool].argmax(1), fit.coefficients(d))
+    there = left_of(d[~pool], public[~pool], p[~pool].argmax(1), fit.coefficients(d))
     np.testing.assert_allclose(there, fit.innovation(d)[~pool], atol=1e-15)
 
 

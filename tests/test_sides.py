@@ -37,17 +37,17 @@ def crowd(seed, honest=6, ring=5, classes=5, tasks=400, turned=None):
 
 def literal_agreement(labels, classes, sure=3.0):
     """Pair by pair: psi of the identity score, as a whole and by label, in standard errors."""
-    K, N = labels.shape
-    found = np.zeros((K, K), int)
-    for i, j in product(range(K), repeat=2):
+    agents, tasks = labels.shape
+    found = np.zeros((agents, agents), int)
+    for i, j in product(range(agents), repeat=2):
         if i == j:
             continue
-        psi = np.zeros((N, classes))
+        psi = np.zeros((tasks, classes))
         for c in range(classes):
             x, g = (labels[i] == c).astype(float), (labels[j] == c).astype(float)
             psi[:, c] = (x - x.mean()) * (g - g.mean())
-        z = psi.sum(1).mean() / max(psi.sum(1).std() / N**0.5, 1e-9)
-        by_label = [psi[:, c].mean() / max(psi[:, c].std() / N**0.5, 1e-9) for c in range(classes)]
+        z = psi.sum(1).mean() / max(psi.sum(1).std() / tasks**0.5, 1e-9)
+        by_label = [psi[:, c].mean() / max(psi[:, c].std() / tasks**0.5, 1e-9) for c in range(classes)]
         found[i, j] = -1 if z < -sure or min(by_label) < -sure else 1 if z > sure else 0
     return found
 
