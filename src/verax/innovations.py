@@ -148,7 +148,7 @@ def left_of(move: npt.ArrayLike, public: Floats, answers: npt.NDArray[np.int64],
     """
     d = _checked_move(move, public)
     rest = d - (public @ np.nan_to_num(beta)[answers][:, :, None])[:, :, 0]
-    rest[np.isnan(beta).any(axis=1, keepdims=True)[answers, 0]] = 0.0
+    rest[np.isnan(beta[answers]).any(axis=1)] = 0.0
     return np.zeros_like(rest) if np.linalg.norm(rest) <= _ROUNDING * np.linalg.norm(d) else rest
 
 
