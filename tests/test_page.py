@@ -26,7 +26,9 @@ from verax.show.text import Listing
 
 VOID = {"meta", "br", "hr", "img", "input", "link"}
 WORDS = {"holds": "✓ holds", "fails": "✗ fails", "undecided": "? undecided", "not-applicable": "– not applicable"}
-CODES = ("TRUTHFUL", "CATEGORICAL", "INFORMATIVE", "ACCURACY", "ROBUST", "OVERCONFIDENT", "COPIES", "ENOUGH")
+CODES = (
+    "TRUTHFUL", "CATEGORICAL", "INFORMATIVE", "ACCURACY", "ROBUST", "OVERCONFIDENT", "COPIES", "INDEPENDENT", "ENOUGH",
+)  # fmt: skip
 SECTIONS = ("Scores", "Pairwise scores", "Delta: which labels go together", "Certificates", "Payments", "Curves")
 NASTY = '<b>"x"&'
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")

@@ -20,6 +20,7 @@ Liu & Wei, "Incentives for Federated Learning: a Hypothesis Elicitation Approach
     a market that pays improvements             market.market(submissions, truth=...)
     Theorem 6, Algorithm 2, Theorem 10          market.market(submissions, survey=..., seed=...)
     one agent beside another, paired           compare(reports, a, b)
+    who shares errors, and what all are worth  independence(reports, truth)
     paying by the score                         pay(scores, budget=...); rounds.Rounds for the record
     beyond the paper                            rules.pmi, public signals (joint.Public), audit: OVERCONFIDENT, COPIES
 
@@ -31,6 +32,7 @@ Liu & Wei, "Incentives for Federated Learning: a Hypothesis Elicitation Approach
 
 from verax import misreport, rules
 from verax.audit import Certificate, audit
+from verax.audit.independence import Independence, independence
 from verax.compare import Comparisons, compare
 from verax.errors import ConflictError, ExtraMissing, InputError, LedgerError, OptionError, VeraxError
 from verax.joint import Estimate, Joint
@@ -49,6 +51,7 @@ __all__ = [
     "ConflictError",
     "Estimate",
     "ExtraMissing",
+    "Independence",
     "InputError",
     "Joint",
     "LedgerError",
@@ -63,6 +66,7 @@ __all__ = [
     "VeraxError",
     "audit",
     "compare",
+    "independence",
     "misreport",
     "pay",
     "read",

@@ -17,7 +17,7 @@ from verax.errors import InputError
 
 SCORES, AUDIT, PAYMENTS = "verax.scores/1", "verax.audit/1", "verax.payments/1"
 MARKET, ROUND, CURVES = "verax.market/1", "verax.round/1", "verax.curves/1"
-COMPARISONS = "verax.comparisons/1"
+COMPARISONS, INDEPENDENCE = "verax.comparisons/1", "verax.independence/1"
 _MADE_BY = {
     SCORES: "verax score REPORTS --json",
     AUDIT: "verax audit REPORTS --json",

@@ -11,6 +11,7 @@ gains, `undecided` with the number of tasks that would decide. One code a questi
     ACCURACY       does a higher score mean more accurate?    evidence.py
     OVERCONFIDENT  does the rule pay for sharper rows?        confidence.py
     COPIES         is an agent a near-duplicate of another?   copies.py
+    INDEPENDENT    do agents share errors, and who?           independence.py
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from verax.audit.certificate import VERDICTS, Certificate, Certificates, quantil
 from verax.audit.confidence import overconfident
 from verax.audit.copies import copies
 from verax.audit.evidence import accuracy, enough, error_rates, informative
+from verax.audit.independence import independent
 from verax.audit.replies import Deltas, Gains, categorical, flipping_fraction, gamma_star, robust, truthful
 from verax.audit.search import searched
 from verax.audit.worth import worth, worths
@@ -37,7 +39,9 @@ from verax.plan import Mechanism
 from verax.rules import DEFAULT
 from verax.score import Prepared, Scores, prepare, score, scored
 
-CODES = ("TRUTHFUL", "CATEGORICAL", "INFORMATIVE", "ACCURACY", "ROBUST", "OVERCONFIDENT", "COPIES", "ENOUGH")
+CODES = (
+    "TRUTHFUL", "CATEGORICAL", "INFORMATIVE", "ACCURACY", "ROBUST", "OVERCONFIDENT", "COPIES", "INDEPENDENT", "ENOUGH",
+)  # fmt: skip
 
 __all__ = [
     "CODES",
@@ -101,7 +105,9 @@ def examine(
     rates = [None if truth is None else error_rates(labels, truth) for labels in reports.labels]
     found += [informative(s, confidence, r) for s, r in zip(scores.scores, rates, strict=True)]
     found.append(_accuracy_of(ready, scores, confidence))
-    found += copies(reports, confidence)
+    twins = copies(reports, confidence)
+    found += twins
+    found += independent(reports, confidence, {c.agent for c in twins if c.agent and c.verdict == "fails"})
     found += enough(scores, influence, confidence, wanted)
     return scores, Certificates(sorted(found, key=lambda c: CODES.index(c.code)))
 
