@@ -14,7 +14,7 @@ once, and the pay of the lucky draws does not average out. Everything is plain a
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -31,25 +31,56 @@ Predict = Callable[[Weights, Any], Floats]
 # Of 630 replies of honest clients on MNIST 3 fall below; of 630 noised models none has more than 3.6.
 KINSHIP = 6.0
 _ROUNDING = 1e-5  # of the broadcast's norm: what float32 leaves of an echo or a step
+# What frameworks call the arrays that layers keep beside their weights; the last part of a name decides.
+BUFFERS = ("num_batches_tracked", "running_mean", "running_var", "moving_mean", "moving_variance")
 
 
-def perturbed(weights: Weights, share: float, rng: np.random.Generator) -> Weights:
-    """The model with Gaussian noise of `share` times each array's standard deviation.
+def buffers_among(
+    broadcast: Mapping[str, npt.NDArray[Any]],
+    replies: Sequence[Mapping[str, npt.NDArray[Any]]] = (),
+    names: Collection[str] = BUFFERS,
+) -> list[int]:
+    """The places of the arrays that no optimiser moves: by their type, their names, or as most replies move them.
 
-    >>> perturbed([np.zeros(2)], 0.3, np.random.default_rng(0))
-    [array([0., 0.])]
+    A counter may be held as a float: one number that most replies move by whole steps.
+
+    >>> model = {"weight": np.ones(2), "bn.running_var": np.ones(2), "seen": np.array(0), "steps": np.array(0.0)}
+    >>> buffers_among(model, [model | {"steps": np.array(3.0)}])
+    [1, 2, 3]
     """
-    return [a + a.dtype.type(share * a.std()) * rng.standard_normal(a.shape, np.float32).astype(a.dtype)
-            for a in weights]  # fmt: skip
+    found = []
+    for place, (name, now) in enumerate(broadcast.items()):
+        named = name.rpartition(".")[2] in names or name.rpartition("/")[2] in names
+        if now.dtype.kind != "f" or named or (now.size == 1 and _counts([r[name] for r in replies], now)):
+            found.append(place)
+    return found
 
 
-def stepped(weights: Weights, previous: Weights, step: float) -> Weights:
-    """The model moved on by `step` times what it moved since the previous one.
+def _counts(values: Sequence[npt.NDArray[Any]], now: npt.NDArray[Any]) -> bool:
+    moved = np.array([float(v.item()) - float(now.item()) for v in values])
+    whole = (np.abs(moved - np.rint(moved)) <= 1e-6 * np.maximum(1, np.abs(moved))) & (np.abs(moved) >= 1)
+    return bool(2 * whole.sum() > len(moved))
+
+
+def perturbed(weights: Weights, share: float, rng: np.random.Generator, still: Collection[int] = ()) -> Weights:
+    """The model with Gaussian noise of `share` times each array's standard deviation; arrays at `still` stay.
+
+    >>> perturbed([np.zeros(2), np.array([1, 2])], 0.3, np.random.default_rng(0), still=[1])
+    [array([0., 0.]), array([1, 2])]
+    """
+    return [a if place in still else
+            a + a.dtype.type(share * a.std()) * rng.standard_normal(a.shape, np.float32).astype(a.dtype)
+            for place, a in enumerate(weights)]  # fmt: skip
+
+
+def stepped(weights: Weights, previous: Weights, step: float, still: Collection[int] = ()) -> Weights:
+    """The model moved on by `step` times what it moved since the previous one; arrays at `still` stay.
 
     >>> stepped([np.array([3.0])], [np.array([1.0])], 0.5)
     [array([4.])]
     """
-    return [a + a.dtype.type(step) * (a - b) for a, b in zip(weights, previous, strict=True)]
+    return [a if place in still else a + a.dtype.type(step) * (a - b)
+            for place, (a, b) in enumerate(zip(weights, previous, strict=True))]  # fmt: skip
 
 
 def public_features(
@@ -63,13 +94,15 @@ def public_features(
     copies: int = 16,
     steps: Sequence[float] = (0.5, 1.0, 2.0),
     imitations: Sequence[Sequence[Weights]] = (),
+    still: Collection[int] = (),
 ) -> npt.NDArray[np.float64]:
     """What can be said about every task of the pool without private data, (N, m): the features of a public signal.
 
     Labels and probabilities of the broadcast, of the two broadcasts before it (`earlier`, oldest first) and of steps
     on from the last to this one; the mean labels of `copies` noised copies at each level of `noise`, and of fewer
     around the previous broadcast and the full step. `imitations`: groups of models the server made itself without
-    anybody's labels, say by training on the pool; each group gives its mean labels and probabilities.
+    anybody's labels, say by training on the pool; each group gives its mean labels and probabilities. `still`: places
+    of arrays that no optimiser moves, which get no noise and take no steps (a variance moved on may be negative).
     A reply that predicts as one of the first kind does scores exactly 0 once these are taken out.
 
     >>> rng = np.random.default_rng(0)
@@ -83,16 +116,17 @@ def public_features(
         raise OptionError(f"{copies} noised copies; take at least 1")
     rng = np.random.default_rng(rng_seed)
     previous = list(earlier[:-3:-1])
-    moved = [stepped(broadcast, previous[0], step) for step in steps] if previous else []
+    moved = [stepped(broadcast, previous[0], step, still) for step in steps] if previous else []
     said = [_labels_and_rows(predict(model, pool)) for model in (broadcast, *previous, *moved)]
     found = [column for rows in said for column in rows]
     around = [(broadcast, copies, noise)]
     if previous:
         few = max(1, copies * 3 // 8)
-        around += [(model, few, noise[1:3]) for model in (previous[0], stepped(broadcast, previous[0], 1.0))]
+        around += [(model, few, noise[1:3]) for model in (previous[0], stepped(broadcast, previous[0], 1.0, still))]
     for model, number, levels in around:
-        found += [_mean_table([_labels_and_rows(predict(perturbed(model, level, rng), pool))[0] for _ in range(number)])
-                  for level in levels]  # fmt: skip
+        for level in levels:
+            noised = (perturbed(model, level, rng, still) for _ in range(number))
+            found.append(_mean_table([_labels_and_rows(predict(copy, pool))[0] for copy in noised]))
     for group in imitations:
         labels, rows = zip(*(_labels_and_rows(predict(model, pool)) for model in group), strict=True)
         found += [_mean_table(labels), _mean_table(rows)]

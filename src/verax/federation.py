@@ -1,4 +1,4 @@
-"""A federation's pay: what a reply must be, what it is scored on and paid by, what it counts for. No framework in here.
+"""A federation's referee: when replies are scored, on what, what they count for in the average. No framework in here.
 
     referee = Referee(pool, predict, classes, payroll=Payroll("rounds.db", budget="100.00"))
     referee.broadcast(model)                               everybody is sent a model, a dict of arrays
@@ -6,8 +6,8 @@
     outcome = referee.pay_round(1, received)               scored once, looked through for copies once, settled once
     shares = referee.weigh(received.works, outcome)        what each reply counts for in the average
 
-Every reply is checked first: what is not the broadcast model's names, shapes and finite numbers is dropped and
-named. When a model is scored:
+Every reply is checked first (`received`): what is not the broadcast model's names, shapes and finite numbers is
+dropped and named, and a round in which nothing is left stops loudly. When a model is scored:
 
     first    in the first round, before anything informative was broadcast (the default)
     every    in every round, with what everybody knows taken out: the broadcast, its predecessors and their variations
@@ -22,152 +22,29 @@ import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from verax.audit import Certificate
-from verax.echo import KINSHIP, Weights, echo_test, public_features
+from verax.echo import BUFFERS, KINSHIP, Weights, buffers_among, echo_test, public_features
 from verax.errors import InputError, OptionError, VeraxError
-from verax.money import minor_units, scale_of
-from verax.payments import Payments
+from verax.payroll import Outcome, Payroll
+from verax.received import Encoded, Model, Predict, Question, Received, Refused, Reply, Work, checked_model
 from verax.reports import Reports, some
-from verax.rounds import Rounds, Settlement, Spec
 from verax.rules import resolve
-from verax.score import Scores, score
+from verax.score import score
 from verax.tables import write_atomically
 
-Model = dict[str, npt.NDArray[Any]]
-Predict = Callable[[Model, Any], npt.ArrayLike]
+__all__ = ["PROTOCOLS", "Encoded", "Model", "Outcome", "Payroll", "Predict", "Received", "Referee", "Reply", "Work"]
+
 Protocol = Literal["first", "every", "report"]
 PROTOCOLS = ("first", "every", "report")
 WEIGHTS = ("equal", "score")
+ON_ALL_DROPPED = ("stop", "plain")
+CLAIMED = "claimed"
 PAID_OPTIONS = ("rule", "over", "sign", "floor")
-_SLACK = 1024  # bytes that an array's encoding may take beyond the broadcast's
-
-
-@dataclass(frozen=True)
-class Payroll:
-    """Where payments are recorded, and how much each scored round pays.
-
-    `db` is an SQLite file or a database URL; `copies` pays clients that are copies of one another as one;
-    `significance` pays only scores that many standard errors above 0.
-
-    >>> Payroll("rounds.db", budget="100.00").currency
-    'EUR'
-    """
-
-    db: str
-    budget: str
-    currency: str = "EUR"
-    scheme: str = "clipped"
-    min_tasks: int = 30
-    copies: bool = True
-    significance: float | None = 3.0
-
-    def __post_init__(self) -> None:
-        minor_units(self.budget, scale_of(self.currency), self.currency)  # refused before anybody trains for it
-
-    def spec(self, name: str, **asked: Any) -> Spec:
-        """The round of that name which this payroll pays for."""
-        return Spec(
-            name, budget=self.budget, currency=self.currency, scheme=self.scheme, min_tasks=self.min_tasks,
-            copies=self.copies, significance=self.significance, **asked,
-        )  # fmt: skip
-
-    def settle(self, spec: Spec, reports: Reports) -> Settlement:
-        """The round opened, funded, filled, sealed and settled; each step is idempotent."""
-        from verax.ledger import Ledger
-
-        rounds = Rounds(Ledger.open(self.db, create=True))
-        rounds.open(spec)
-        rounds.fund(spec.round)
-        for i, agent in enumerate(reports.agents):
-            rounds.submit(spec.round, agent, reports.only(i), key="1")
-        rounds.seal(spec.round)
-        return rounds.settle(spec.round)
-
-
-class Encoded(NamedTuple):
-    """An array as it was sent: what it claims to be is looked at before anything is decoded."""
-
-    shape: tuple[int, ...]
-    size: int
-    decode: Callable[[], npt.NDArray[Any]]
-
-
-@dataclass(frozen=True, eq=False)
-class Reply:
-    """What a client sent: arrays by name, or why they are not looked at. `origin` is its carrier's own message."""
-
-    agent: str
-    arrays: Mapping[str, Encoded | npt.NDArray[Any]] = field(default_factory=dict)
-    refused: str = ""
-    origin: Any = None
-
-
-@dataclass(frozen=True, eq=False)
-class Work:
-    """A reply that is a model, and what it says of the pool."""
-
-    agent: str
-    model: Model
-    said: npt.NDArray[Any]
-    origin: Any = None
-
-
-@dataclass(frozen=True, eq=False)
-class Received:
-    """A round's replies: those that are models, one a client, by name; the others with the reason."""
-
-    works: tuple[Work, ...]
-    dropped: dict[str, str]
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What became of one scored round: who was scored, paid, dropped, or not paid, and why.
-
-    Where there is a payroll, scores, payments and copies are those of the round's settlement.
-    """
-
-    server_round: int
-    scores: Scores | None
-    amounts: dict[str, int] = field(default_factory=dict)
-    dropped: dict[str, str] = field(default_factory=dict)
-    unpaid: dict[str, str] = field(default_factory=dict)
-    round: str | None = None
-    copies: tuple[Certificate, ...] = ()
-    payments: Payments | None = None
-    problem: str = ""
-
-    def table(self) -> str:
-        """The round as text, one line a client."""
-        notes = {c.agent: c.why for c in self.copies if c.agent} | self.unpaid
-        lines = [f"{'client':>22}  {'score':>8}  {'stderr':>7}  {'paid':>8}  note"]
-        ranked = self.scores.ranked() if self.scores else []
-        for s in ranked:
-            number, error = ("-" if x is None else f"{x:.4f}" for x in (s.score, s.stderr))
-            lines.append(self._line(s.agent, notes.get(s.agent, ""), number, error))
-        left = dict.fromkeys(self.amounts, "there is nobody to score it against") | notes
-        left = {agent: why for agent, why in left.items() if agent not in {s.agent for s in ranked}}
-        left |= {agent: f"dropped: {why}" for agent, why in self.dropped.items()}
-        lines += [self._line(agent, why) for agent, why in left.items()]
-        return "\n".join([*lines, *(self.scores.warnings if self.scores else ())])
-
-    def _line(self, agent: str, note: str, number: str = "-", error: str = "-") -> str:
-        return f"{agent[:22]:>22}  {number:>8}  {error:>7}  {self.amounts.get(agent, '-'):>8}  {note}"
-
-    def certificates(self) -> list[Certificate]:
-        """The same reasons as certificates, for a page."""
-        found = [("REPLY", agent, why) for agent, why in self.dropped.items()]
-        found += [("OWN-WORK", agent, why) for agent, why in self.unpaid.items()]
-        return [Certificate(code, agent, "fails", None, None, None, why) for code, agent, why in found] + [*self.copies]
-
-
-class _Refused(Exception):  # noqa: N818
-    """Why a reply is dropped; never leaves this module."""
+_KEPT = {"first": 1, "every": 4, "report": 1}  # how many broadcasts are remembered besides the very first
 
 
 @dataclass(eq=False)
@@ -175,13 +52,17 @@ class Referee:
     """Every round of one federation: its broadcasts, what is paid for them, and what no client's claim changes.
 
     `predict(model, pool)` gives labels (N,) or probabilities (N, L) of the pool for a model, a dict of arrays by
-    name. `gold`: the true labels of some of the pool, -1 elsewhere, or {place in the pool: label}. `weights`:
-    "equal", or "score" for what `weigh` says; `sizes` says what each client (by its name in the scores) counts
-    for if the server knows. `bar` leaves replies out of the average whose score is below that share of the
-    median. `pages`: a folder for one page a scored round. `options` go to `verax.score`: rule, over, sign, floor;
-    `features` to `echo.public_features`. `kinship` is what `echo.echo_test` asks of an update before it is paid; None
-    leaves that out. `imitate(broadcasts)` gives groups of models that the server makes itself without anybody's
-    labels, such as the broadcast trained on the pool with random labels; what they hold is public too.
+    name with the types of the first broadcast; it is tried on that before anybody trains. `gold`: the true labels
+    of some of the pool, -1 elsewhere, or {place in the pool: label}. `weights`: "equal", or "score" for what
+    `weigh` says; `sizes` says what each client (by its name in the scores) counts for if the server knows, or
+    "claimed" takes the clients' word, no claim counting for more than `cap` times the middle one. `bar` leaves
+    replies out of the average whose score is below that share of the median. `on_all_dropped`: "stop" raises where
+    no reply of a round can be used, "plain" leaves that round to the caller as it came. `buffers`: last parts of
+    the names of arrays that no optimiser moves; they stay out of the echo test. `pages`: a folder for one page a
+    scored round. `options` go to `verax.score`: rule, over, sign, floor; `features` to `echo.public_features`.
+    `kinship` is what `echo.echo_test` asks of an update before it is paid; None leaves that out.
+    `imitate(broadcasts)` gives groups of models that the server makes itself without anybody's labels, such as the
+    broadcast trained on the pool with random labels; what they hold is public too.
 
     >>> def predict(model, pool):
     ...     return (pool > model["at"]).astype(int)
@@ -203,8 +84,11 @@ class Referee:
     payroll: Payroll | None = None
     gold: npt.ArrayLike | Mapping[int, int] | None = None
     weights: str = "equal"
-    sizes: Mapping[str, float] | None = None
+    sizes: Mapping[str, float] | Literal["claimed"] | None = None
+    cap: float = 3.0
     bar: float | None = None
+    on_all_dropped: str = "stop"
+    buffers: Collection[str] = BUFFERS
     name: str = "federation"
     pages: str | Path | None = None
     seed: int = 0
@@ -220,6 +104,12 @@ class Referee:
             raise OptionError(f"protocol is {self.protocol!r}; choose one of {', '.join(PROTOCOLS)}")
         if self.weights not in WEIGHTS:
             raise OptionError(f"weights is {self.weights!r}; choose one of {', '.join(WEIGHTS)}")
+        if self.on_all_dropped not in ON_ALL_DROPPED:
+            raise OptionError(f"on_all_dropped is {self.on_all_dropped!r}; choose one of {', '.join(ON_ALL_DROPPED)}")
+        if isinstance(self.sizes, str) and self.sizes != CLAIMED:
+            raise OptionError(f"sizes is {self.sizes!r}; give a size for each client by name, or {CLAIMED!r}")
+        if not self.cap >= 1:
+            raise OptionError(f"cap is {self.cap}; a claim counts for at least the middle one, so give 1 or more")
         if self.weights == "score" and self.sizes is not None:
             raise OptionError("sizes go with equal weights; leave sizes out to weigh by score")
         strange = [name for name in self.options if name not in PAID_OPTIONS]
@@ -232,11 +122,16 @@ class Referee:
         self._gold = _gold_labels(self.gold, len(self.tasks), len(self.classes))
         self._loses_only = rule is not None and rule.loses_only
         self._history: list[Model] = []
+        self._types: Model = {}
+        self._informed = False  # whether anything but the first model has been broadcast
+        self._question = Question(self.pool, self.predict, len(self.tasks), len(self.classes))
 
     @property
     def due(self) -> bool:
         """Whether the protocol scores the replies of the round that is being played."""
-        return self.protocol == "every" or (self.protocol == "first" and not self.outcomes)
+        if self.protocol == "every":
+            return True
+        return self.protocol == "first" and not self._informed and all(o.problem for o in self.outcomes)
 
     @property
     def wants_reports(self) -> bool:
@@ -244,41 +139,42 @@ class Referee:
         return self.protocol == "report" and not self.outcomes
 
     def broadcast(self, model: Model) -> None:
-        """Remember what everybody is sent in this round."""
-        self._history.append(model)
+        """Remember what everybody is sent in this round; the first is what `predict` is tried on."""
+        if self._types.keys() != model.keys() or any(model[n].shape != a.shape for n, a in self._types.items()):
+            self._question.tried_on(model)
+            self._types, self._history = {name: np.zeros_like(array) for name, array in model.items()}, []
+        if self._history and not self._informed:
+            first = self._history[0]
+            self._informed = any(not np.array_equal(model[name], array) for name, array in first.items())
+        recent = [*self._history[1:], checked_model(model, self._types)][-_KEPT[self.protocol] :]
+        self._history = [*self._history[:1], *recent]
 
     def receive(self, replies: Iterable[Reply], asked: Collection[str] = ()) -> Received:
         """Replies that are models of the right form and can predict, one a client; the others with the reason."""
         works: dict[str, Work] = {}
         dropped: dict[str, str] = {}
+        failed = set()
         for reply in replies:
             try:
-                if reply.refused or reply.agent in works:
-                    raise _Refused(reply.refused or "it replied twice")
-                model = _checked_model(reply.arrays, self._history[-1])
-                works[reply.agent] = Work(reply.agent, model, self._predict_pool(model), reply.origin)
-            except _Refused as why:
-                dropped[reply.agent] = str(why)
+                work = self._work_of(reply, {*works, *dropped})
+            except Refused as why:
+                dropped.setdefault(reply.agent, str(why))
+                failed |= {reply.agent} if reply.failed else set()
+            else:
+                works[reply.agent] = work
+        if not works and set(dropped) - failed and self.on_all_dropped == "stop":
+            raise InputError(_nothing_left(dropped))
         silent = sorted(set(asked) - set(works) - set(dropped))
         return Received(tuple(works[agent] for agent in sorted(works)), dropped | dict.fromkeys(silent, "no reply"))
 
-    def _predict_pool(self, model: Model) -> npt.NDArray[Any]:
-        """Labels or rows of the pool; a model on which `predict` fails is no model."""
-        try:
-            said = np.asarray(self.predict(model, self.pool))
-        except VeraxError:
-            raise
-        except Exception as error:  # whatever a user's own code may raise on a strange model
-            raise _Refused(f"the pool cannot be predicted with it ({type(error).__name__})") from None
-        rows = said.ndim == 2 and said.dtype.kind == "f"
-        if said.shape[:1] != (len(self.tasks),) or not (rows or (said.ndim == 1 and said.dtype.kind in "iu")):
-            raise InputError(
-                f"predict gives shape {said.shape} and type {said.dtype}; "
-                f"give labels ({len(self.tasks)},) or probabilities ({len(self.tasks)}, {len(self.classes)})"
-            )
-        if rows and not np.isfinite(said).all():
-            raise _Refused("its predictions are not finite numbers")
-        return said
+    def _work_of(self, reply: Reply, known: Collection[str]) -> Work:
+        if reply.refused or reply.agent in known:
+            raise Refused(reply.refused or "it replied twice")
+        claim = 1.0 if reply.claim is None else reply.claim
+        if self.sizes == CLAIMED and not 0 <= claim < math.inf:
+            raise Refused(f"it claims to count for {claim}, which is no number of examples")
+        model = checked_model(reply.arrays, self._types)
+        return Work(reply.agent, model, self._question.answer(model), reply.origin, claim)
 
     def pay_round(self, server_round: int, received: Received) -> Outcome:
         """Score the replies and settle a round of that name; what goes wrong is said in the outcome."""
@@ -334,15 +230,23 @@ class Referee:
 
         *before, now = map(_arrays_of, self._history)
         groups = [[*map(_arrays_of, group)] for group in imitations]
-        return public_features(rows, now, before, self.pool, self.seed, imitations=groups, **self.features)
+        still = buffers_among(self._types, names=self.buffers)
+        return public_features(rows, now, before, self.pool, self.seed, imitations=groups, still=still, **self.features)
 
     def _echoes_among(self, works: Sequence[Work], imitations: Sequence[Sequence[Model]]) -> dict[str, str]:
         """Who sent nothing of its own, by what its update shares with the others'."""
         if len(works) < 3 or self.kinship is None:
             return {}
-        *before, now = map(_arrays_of, self._history)
-        made = [_arrays_of(model) for group in imitations for model in group]
-        found = echo_test([_arrays_of(w.model) for w in works], now, before, imitations=made, least=self.kinship)
+        still = buffers_among(self._history[-1], [w.model for w in works], self.buffers)
+        if len(still) == len(self._types):  # whole numbers are all that there is to train
+            still = []
+
+        def trained(model: Model) -> Weights:
+            return [array for place, array in enumerate(model.values()) if place not in still]
+
+        *before, now = map(trained, self._history)
+        made = [trained(model) for group in imitations for model in group]
+        found = echo_test([trained(w.model) for w in works], now, before, imitations=made, least=self.kinship)
         return {
             w.agent: f"no work of its own can be seen: its update shares {kin.ratio:.1f} with the others', "
             f"where noise shares 1 and {kin.least:g} is asked"
@@ -361,12 +265,22 @@ class Referee:
         least = -math.inf
         if self.bar is not None and scores:
             least = self.bar * float(np.median(list(scores.values())))
-        kept = [w for w in works if scores.get(w.agent, math.inf) >= least]
-        shares = [1.0 if self.sizes is None else float(self.sizes.get(w.agent, 1.0)) for w in kept]
+        kept = [w for w in works if scores.get(w.agent, math.inf) >= least] or list(works)
+        shares = self._size_shares(kept)
         if self.weights == "score" and scores:
             shares = [max(scores[w.agent], 0.0) for w in kept]
             shares = shares if sum(shares) > 0 else [1.0] * len(kept)
         return list(zip(kept, shares, strict=True))
+
+    def _size_shares(self, works: Sequence[Work]) -> list[float]:
+        """What each reply counts for by its size, as far as sizes are known or believed."""
+        if isinstance(self.sizes, Mapping):
+            return [float(self.sizes.get(w.agent, 1.0)) for w in works]
+        claims = [w.claim for w in works] if self.sizes == CLAIMED else []
+        if not any(claims):
+            return [1.0] * len(works)
+        most = self.cap * float(np.median([c for c in claims if c]))
+        return [min(c, most) for c in claims]
 
     def _weighing_scores(self, works: Sequence[Work], outcome: Outcome | None) -> dict[str, float]:
         if len(works) < 2 or (self.weights != "score" and self.bar is None):
@@ -388,6 +302,14 @@ def _arrays_of(model: Model) -> Weights:
     return list(model.values())
 
 
+def _nothing_left(dropped: Mapping[str, str]) -> str:
+    agent, why = next(iter(dropped.items()))
+    return (
+        f"all {len(dropped)} replies of the round were dropped ({agent}: {why}), so the model would stay as it is; "
+        "mend what they have in common, or give on_all_dropped='plain' to average such a round as it came"
+    )
+
+
 def _gold_labels(
     gold: npt.ArrayLike | Mapping[int, int] | None, tasks: int, classes: int
 ) -> npt.NDArray[np.int64] | None:
@@ -405,29 +327,3 @@ def _gold_labels(
     if known.shape != (tasks,) or known.dtype.kind not in "iu" or known.min() < -1 or known.max() >= classes:
         raise InputError(f"gold labels must be {tasks} integers from -1 to {classes - 1}; -1 where not known")
     return known.astype(np.int64) if (known >= 0).any() else None
-
-
-def _checked_model(sent: Mapping[str, Encoded | npt.NDArray[Any]], broadcast: Model) -> Model:
-    """The model that was sent, if it has the broadcast's names, shapes, types and finite numbers, and no more bytes."""
-    if set(sent) != set(broadcast):
-        strange = [name for name in sent if name not in broadcast] or sorted(set(broadcast) - set(sent))
-        raise _Refused(f"the arrays' names are not the broadcast's ({some(strange)})")
-    return {name: _checked_array(name, sent[name], expected) for name, expected in broadcast.items()}
-
-
-def _checked_array(name: str, array: Encoded | npt.NDArray[Any], expected: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    values = array
-    if isinstance(array, Encoded):
-        if array.shape != expected.shape or array.size > expected.nbytes + _SLACK:
-            raise _Refused(f"array {name!r} has shape {array.shape} in {array.size} bytes, not {expected.shape}")
-        try:
-            values = array.decode()
-        except Exception as error:  # bytes from a stranger: whatever a decoder may raise
-            raise _Refused(f"array {name!r} cannot be decoded ({type(error).__name__})") from None
-    if not isinstance(values, np.ndarray):
-        raise _Refused(f"{name!r} is a {type(values).__name__}, not an array")
-    if values.shape != expected.shape or values.dtype != expected.dtype:
-        raise _Refused(f"array {name!r} is {values.dtype} {values.shape}, not {expected.dtype} {expected.shape}")
-    if values.dtype.kind == "f" and not np.isfinite(values).all():
-        raise _Refused(f"array {name!r} is not finite everywhere")
-    return values

@@ -5,23 +5,31 @@
 
 Messages become replies, and replies messages again; what is checked, scored, paid and averaged is decided in
 `verax.federation`, never by a client's own claim. Protocol `report` asks for its models with message `train.report`.
+
+The wrapped strategy's own `start` runs, with whatever checkpoints and loggers it has, and so do its other methods;
+what a round asks and puts together goes through the paid strategy while it does.
 """
 
 from __future__ import annotations
 
 import hashlib
-import math
-from collections.abc import Callable, Iterable, Sequence
-from logging import INFO, WARNING
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from logging import ERROR, INFO, WARNING
 from typing import Any
 
-from verax.errors import ExtraMissing
-from verax.federation import Encoded, Outcome, Payroll, Predict, Received, Referee, Reply
+from verax.adapters.flower_messages import form_faults, handed_on, key_replied, key_sent, replies_of, weighed
+from verax.errors import ExtraMissing, OptionError
+from verax.federation import Outcome, Payroll, Predict, Received, Referee
 
 try:
-    from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+    from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
     from flwr.serverapp import Grid
-    from flwr.serverapp.strategy import Strategy
+    from flwr.serverapp.strategy import FedXgbBagging, FedXgbCyclic, Strategy
+    from flwr.serverapp.strategy.dp_adaptive_clipping import DifferentialPrivacyAdaptiveBase
+    from flwr.serverapp.strategy.dp_fixed_clipping import DifferentialPrivacyFixedClippingBase
+    from flwr.serverapp.strategy.strategy_utils import aggregate_metricrecords
     from flwr.supercore import log
 except ImportError:
     raise ExtraMissing("Flower strategies", "flower") from None
@@ -29,14 +37,17 @@ except ImportError:
 __all__ = ["REPORT", "Outcome", "PaidStrategy", "Payroll"]
 
 REPORT = "train.report"
+_HOOKS = ("summary", "configure_train", "aggregate_train", "configure_evaluate", "aggregate_evaluate")
+_PRIVATE = (DifferentialPrivacyFixedClippingBase, DifferentialPrivacyAdaptiveBase)
 
 
 class PaidStrategy(Strategy):
     """Any Flower strategy, with every client's model scored and paid, and no client's claim believed.
 
-    `pool`, `predict`, `classes` and `terms` (protocol, payroll, gold, weights, sizes, bar, name, pages, seed, options,
-    features, kinship, imitate) are those of `verax.federation.Referee`. `identity` names a client by its node; left
-    out, by the SHA-256 sum of its public key, or by its id if it has none.
+    `pool`, `predict`, `classes` and `terms` (protocol, payroll, gold, weights, sizes, cap, bar, on_all_dropped,
+    buffers, name, pages, seed, options, features, kinship, imitate) are those of `verax.federation.Referee`.
+    `identity` names a client by its node; left out, by the SHA-256 sum of its public key, or by its id if it has none.
+    A strategy that cannot be paid for is refused here; whatever else the wrapped strategy has can be asked of this one.
     """
 
     def __init__(
@@ -50,35 +61,64 @@ class PaidStrategy(Strategy):
         report_timeout: float = 3600.0,
         **terms: Any,
     ) -> None:
+        _refuse_what_cannot_be_paid_for(strategy)
         self.strategy, self.identity, self.report_timeout = strategy, identity, report_timeout
         self.referee = Referee(pool, predict, classes, **terms)
-        self._asked: set[int] = set()
+        _refuse_unequal_weights(strategy, self.referee)
+        self._own = {name: getattr(strategy, name) for name in _HOOKS}
+        self._instructions: dict[int, Message] = {}
         self._names: dict[int, str] = {}
         self._key = "arrays"
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "strategy":  # not there yet: it is being made, or copied
+            raise AttributeError(name)
+        return getattr(self.strategy, name)
 
     @property
     def outcomes(self) -> list[Outcome]:
         """What became of every scored round so far."""
         return self.referee.outcomes
 
+    def start(self, *args: Any, **kwargs: Any) -> Any:
+        """The wrapped strategy's own `start`, in which what it configures and aggregates goes through this one."""
+        with self._standing_in():
+            result = self.strategy.start(*args, **kwargs)
+        if not self._instructions:
+            log(ERROR, "no client was asked for a model through configure_train, so nothing was checked or paid")
+        return result
+
+    @contextmanager
+    def _standing_in(self) -> Iterator[None]:
+        """For a while the wrapped strategy's own calls of its hooks come here first."""
+        held = vars(self.strategy)
+        before = {name: held[name] for name in _HOOKS if name in held}
+        held.update({name: getattr(self, name) for name in _HOOKS})
+        try:
+            yield
+        finally:
+            for name in _HOOKS:
+                del held[name]
+            held.update(before)
+
     def summary(self) -> None:
         """Say what is paid for, then what the wrapped strategy says."""
         tasks, protocol, payroll = len(self.referee.tasks), self.referee.protocol, self.referee.payroll
         budget = f"{payroll.budget} {payroll.currency} a scored round" if payroll else "nothing is paid"
         log(INFO, "\t├──> Scored on %s inputs, protocol %s, %s", tasks, protocol, budget)
-        self.strategy.summary()
+        self._own["summary"]()
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Remember what is broadcast and to whom; with protocol `report`, ask for reports first."""
         self.referee.broadcast({name: array.numpy() for name, array in arrays.items()})
-        messages = list(self.strategy.configure_train(server_round, arrays, config, grid))
+        messages = list(self._own["configure_train"](server_round, arrays, config, grid))
         # Only now: the wrapped strategy may have waited for clients to connect.
         self._names |= {node.node_id: self._name_of(node) for node in grid.get_nodes()}
-        self._asked = {m.metadata.dst_node_id for m in messages}
+        self._instructions = {m.metadata.dst_node_id: m for m in messages}
         for message in messages[:1]:
-            self._key = next(iter(message.content.array_records), self._key)
+            self._key = key_sent(message, arrays)
         if self.referee.wants_reports and messages:
             self._ask_reports(server_round, arrays, config, grid)
         return messages
@@ -86,62 +126,92 @@ class PaidStrategy(Strategy):
     def _ask_reports(self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid) -> None:
         """A message of its own, before training: a model from the initial one, on the client's own data alone."""
         content = RecordDict({self._key: arrays, "config": ConfigRecord({**config, "server-round": server_round})})
-        messages = [Message(content=content, message_type=REPORT, dst_node_id=node) for node in sorted(self._asked)]
-        self._pay_round(server_round, self._receive(grid.send_and_receive(messages, timeout=self.report_timeout)))
+        messages = [Message(content=content, message_type=REPORT, dst_node_id=n) for n in sorted(self._instructions)]
+        replies = self._asked_among(grid.send_and_receive(messages, timeout=self.report_timeout))
+        self._pay_round(server_round, self._receive(replies, self._key))
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Check, score and pay the replies, weigh them, and let the wrapped strategy put them together."""
-        received, outcome = self._receive(replies), None
+        """Check, score and pay the replies, weigh them, and let the wrapped strategy put them together.
+
+        It is told of every client that failed or was dropped by an error in the reply's place.
+        """
+        messages = self._asked_among(replies)
+        key = key_replied(messages, self._key)
+        received, outcome = self._receive(messages, key), None
         if self.referee.due:
             outcome = self._pay_round(server_round, received)
         elif received.dropped:
             log(WARNING, "dropped: %s", "; ".join(f"{agent}: {why}" for agent, why in received.dropped.items()))
-        counted = self.referee.weigh(received.works, outcome)
-        if not counted:
-            log(WARNING, "round %s: no reply is left to average; the model stays as it is", server_round)
-            return None, None
-        messages, shares = [work.origin for work, _ in counted], [share for _, share in counted]
-        return self.strategy.aggregate_train(server_round, _reweighed(messages, shares, self._weight_key))
+        if not received.works and any(m.has_content() for m in messages):
+            log(ERROR, "round %s: all replies were dropped, and are averaged as they came", server_round)
+            return self._aggregated(server_round, messages)
+        kept = self.referee.weigh(received.works, outcome)  # in the order of names, which no sampling changes
+        sound = {id(work.origin) for work in received.works}
+        failed = [m if m.has_error() else self._told(m, received) for m in messages if id(m) not in sound]
+        on = handed_on(kept, key, self._weight_key, as_sent=self._own_metrics("train_metrics_aggr_fn"))
+        return self._aggregated(server_round, [*on, *failed])
+
+    def _aggregated(self, server_round: int, messages: list[Message]) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        arrays, metrics = self._own["aggregate_train"](server_round, messages)
+        if arrays is None and messages:
+            lost = sum(m.has_error() for m in messages)
+            log(ERROR, "round %s: %s made no model of %s replies and %s failures; the model stays as it is",
+                server_round, type(self.strategy).__name__, len(messages) - lost, lost)  # fmt: skip
+        return arrays, metrics
+
+    def _told(self, message: Message, received: Received) -> Message:
+        """An error in place of a reply that was dropped, so that a strategy that counts on every client knows."""
+        node = message.metadata.src_node_id
+        return Message(Error(0, received.dropped[self._agent(node)]), reply_to=self._instructions[node])
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """As the wrapped strategy does."""
-        return self.strategy.configure_evaluate(server_round, arrays, config, grid)
+        return self._own["configure_evaluate"](server_round, arrays, config, grid)  # type: ignore[no-any-return]
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
-        """As the wrapped strategy does, on finite numbers that all replies share, each counting the same."""
-        good = [m for m in replies if not m.has_error()]
-        return self.strategy.aggregate_evaluate(server_round, _reweighed(good, [1.0] * len(good), self._weight_key))
+        """As the wrapped strategy does, on replies that have what most have, each counting the same."""
+        messages = list(replies)
+        faults = form_faults(messages, None, self._weight_key)
+        good = [m for m, why in zip(messages, faults, strict=True) if m.has_content() and not why]
+        as_sent = self._own_metrics("evaluate_metrics_aggr_fn")
+        on = weighed(good, [1.0] * len(good), self._weight_key, as_sent=as_sent)
+        return self._own["aggregate_evaluate"](server_round, [*on, *(m for m in messages if m.has_error())])  # type: ignore[no-any-return]
 
     @property
     def _weight_key(self) -> str:
-        return str(getattr(self.strategy, "weighted_by_key", "num-examples"))
+        return str(_of_any(self.strategy, "weighted_by_key", "num-examples"))
+
+    def _own_metrics(self, name: str) -> bool:
+        """Whether the strategy puts metrics together in a way of its own, which may want them all."""
+        return _of_any(self.strategy, name, None) is not aggregate_metricrecords
 
     def _name_of(self, node: Any) -> str:
         if self.identity is not None:
             return self.identity(node)
         return hashlib.sha256(node.public_key).hexdigest() if node.public_key else str(node.node_id)
 
-    def _receive(self, messages: Iterable[Message]) -> Received:
-        asked = [self._names.get(node, str(node)) for node in self._asked]
-        return self.referee.receive(map(self._reply_of, messages), asked)
+    def _agent(self, node: int) -> str:
+        return self._names.get(node, str(node))
 
-    def _reply_of(self, message: Message) -> Reply:
-        node = message.metadata.src_node_id
-        record = message.content.array_records.get(self._key) if message.has_content() else None
-        arrays, refused = {}, ""
-        if node not in self._asked:
-            refused = "it was not asked"
-        elif message.has_error():
-            refused = f"an error in place of a model ({message.error.reason or 'no reason given'})"
-        elif record is None:
-            refused = f"no model under {self._key!r}"
-        else:
-            arrays = {name: Encoded(tuple(a.shape), len(a.data), a.numpy) for name, a in record.items()}
-        return Reply(self._names.get(node, str(node)), arrays, refused, message)
+    def _asked_among(self, messages: Iterable[Message]) -> list[Message]:
+        """The first message of each client that was asked; what nobody asked for is said and left out."""
+        found: dict[int, Message] = {}
+        for message in messages:
+            node = message.metadata.src_node_id
+            if node not in self._instructions or node in found:
+                log(WARNING, "left out: a reply of %s that was not asked for", self._agent(node))
+            else:
+                found[node] = message
+        return list(found.values())
+
+    def _receive(self, messages: Sequence[Message], key: str) -> Received:
+        needed = [name for name in [_of_any(self.strategy, "train_loss_key", None)] if name]
+        replies = replies_of(messages, key, self._weight_key, self._agent, needed)
+        return self.referee.receive(replies, [self._agent(node) for node in self._instructions])
 
     def _pay_round(self, server_round: int, received: Received) -> Outcome:
         outcome = self.referee.pay_round(server_round, received)
@@ -151,22 +221,46 @@ class PaidStrategy(Strategy):
         return outcome
 
 
-def _reweighed(messages: Sequence[Message], weights: Sequence[float], key: str) -> list[Message]:
-    """The messages with the finite metrics that all of them share, and the weight given here."""
-    records = [_finite_metrics(m) for m in messages]
-    shared = set.intersection(*(set(r) for r in records)) if records else set()
-    for message, record, weight in zip(messages, records, weights, strict=True):
-        kept: dict[str, Any] = {name: record[name] for name in sorted(shared - {key})}
-        for name in list(message.content.metric_records):
-            del message.content[name]
-        message.content["metrics"] = MetricRecord(kept | {key: weight})
-    return list(messages)
+def _wrapped_in(strategy: Any) -> Iterator[Any]:
+    """A strategy, the one it wraps, and so on."""
+    while strategy is not None:
+        yield strategy
+        strategy = vars(strategy).get("strategy") if hasattr(strategy, "__dict__") else None
 
 
-def _finite_metrics(message: Message) -> dict[str, float]:
-    found = {}
-    for record in message.content.metric_records.values():
-        for name, value in record.items():
-            if isinstance(value, (int, float)) and math.isfinite(value):
-                found[name] = float(value)
-    return found
+def _of_any(strategy: Strategy, name: str, otherwise: Any) -> Any:
+    """What the strategy, or one that it wraps, has under a name."""
+    return next((getattr(s, name) for s in _wrapped_in(strategy) if hasattr(s, name)), otherwise)
+
+
+def _refuse_what_cannot_be_paid_for(strategy: Any) -> None:
+    name = type(strategy).__name__
+    for part in _wrapped_in(strategy):
+        if not isinstance(part, Strategy):
+            raise OptionError(
+                f"{type(part).__module__}.{type(part).__name__} is no strategy of flwr.serverapp; give one of those"
+            )
+        if isinstance(part, (FedXgbBagging, FedXgbCyclic)):
+            raise OptionError(
+                f"{type(part).__name__} puts trees together, which are no arrays of one shape to check and cast; "
+                "score its clients' models by their predictions with verax.score, and pay those with verax.pay"
+            )
+        if isinstance(part, PaidStrategy):
+            raise OptionError(f"{name} is paid already; wrap a strategy once")
+    if not hasattr(strategy, "__dict__"):
+        raise OptionError(f"{name} has __slots__ only, so its start cannot be followed; leave __slots__ out")
+    own = getattr(inspect.unwrap(type(strategy).start), "__code__", None)
+    if own is not None and not {"configure_train", "start"} & set(own.co_names):
+        raise OptionError(
+            f"{name}.start never calls configure_train, so what it asks of clients cannot be checked or paid; "
+            "call self.configure_train and self.aggregate_train in it, or super().start"
+        )
+
+
+def _refuse_unequal_weights(strategy: Strategy, referee: Referee) -> None:
+    """Noise for privacy is made for a plain mean of a set number of clients."""
+    private = [type(s).__name__ for s in _wrapped_in(strategy) if isinstance(s, _PRIVATE)]
+    if private and (referee.weights != "equal" or referee.sizes is not None or referee.bar is not None):
+        raise OptionError(
+            f"{private[0]} makes its noise for a plain mean; leave weights, sizes and bar out, so that all count alike"
+        )

@@ -1,0 +1,217 @@
+"""What came back in a federation's round: which replies are models that can be scored, and why the others are not.
+
+A reply is looked at by names, shapes and finite numbers, and cast to the types of the first broadcast: an average of
+counters is no integer, an optimiser on the server may answer in double precision, and neither is a client's fault.
+What cannot be used is the fault of one client, and is dropped with one sentence; what fails on the model that
+everybody was sent is the caller's own, and is raised before anybody trains.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from verax.errors import InputError, VeraxError
+from verax.reports import some
+
+Model = dict[str, npt.NDArray[Any]]
+Predict = Callable[[Model, Any], npt.ArrayLike]
+_SLACK = 1024  # bytes that an array's encoding may take beyond its numbers
+_WIDEST = 8  # bytes of a number of the widest type that is taken
+
+
+class Encoded(NamedTuple):
+    """An array as it was sent: what it claims to be is looked at before anything is decoded.
+
+    >>> Encoded((2,), 16, lambda: np.zeros(2)).decode()
+    array([0., 0.])
+    """
+
+    shape: tuple[int, ...]
+    size: int
+    decode: Callable[[], npt.NDArray[Any]]
+
+    @property
+    def oversized(self) -> bool:
+        """Whether it has more bytes than numbers of its shape can take.
+
+        >>> Encoded((2,), 10_000, lambda: np.zeros(2)).oversized
+        True
+        """
+        return self.size > int(np.prod(self.shape, dtype=np.float64)) * _WIDEST + _SLACK
+
+
+@dataclass(frozen=True, eq=False)
+class Reply:
+    """What a client sent: arrays by name, or why they are not looked at.
+
+    `failed`: it says itself that it has no model. `claim`: what it says it counts for, which is believed only where
+    that is asked. `origin` is its carrier's own message.
+
+    >>> Reply("ann", {"at": np.array([0.4])}).refused
+    ''
+    """
+
+    agent: str
+    arrays: Mapping[str, Encoded | npt.NDArray[Any]] = field(default_factory=dict)
+    refused: str = ""
+    origin: Any = None
+    failed: bool = False
+    claim: float | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Work:
+    """A reply that is a model, and what it says of the pool.
+
+    >>> Work("ann", {"at": np.array([0.4])}, np.array([0, 1])).claim
+    1.0
+    """
+
+    agent: str
+    model: Model
+    said: npt.NDArray[Any]
+    origin: Any = None
+    claim: float = 1.0
+
+
+@dataclass(frozen=True, eq=False)
+class Received:
+    """A round's replies: those that are models, one a client, by name; the others with the reason.
+
+    >>> Received((), {"eve": "no reply"}).dropped
+    {'eve': 'no reply'}
+    """
+
+    works: tuple[Work, ...]
+    dropped: dict[str, str]
+
+
+class Refused(Exception):  # noqa: N818
+    """Why one reply is dropped; caught where a round's replies are received."""
+
+
+@dataclass(frozen=True, eq=False)
+class Question:
+    """What every model is asked: the pool, by the caller's own function, with labels or rows of so many classes.
+
+    >>> question = Question([1, 2], lambda model, pool: [0, 5], 2, 3)
+    >>> question.answer({})
+    Traceback (most recent call last):
+    verax.received.Refused: it says label 5 of 3 classes
+    """
+
+    pool: Any
+    predict: Predict
+    tasks: int
+    classes: int
+
+    def tried_on(self, model: Model) -> npt.NDArray[Any]:
+        """What the model that everybody is sent says; whatever is wrong then is the caller's own, and is raised."""
+        try:
+            said = np.asarray(self.predict(model, self.pool))
+        except Exception as error:
+            error.add_note("verax tried predict(model, pool) on the model to be broadcast, before anybody trained")
+            raise
+        if fault := self._form_fault(said) or self._value_fault(said):
+            raise InputError(f"tried on the model to be broadcast, predict fails: {fault}")
+        return said
+
+    def answer(self, model: Model) -> npt.NDArray[Any]:
+        """What a client's model says of the pool; a model on which that fails is no model."""
+        try:
+            said = np.asarray(self.predict(model, self.pool))
+        except VeraxError:
+            raise
+        except Exception as error:  # whatever a user's own code may raise on a strange model
+            raise Refused(f"the pool cannot be predicted with it ({type(error).__name__}: {str(error)[:80]})") from None
+        if fault := self._form_fault(said) or self._value_fault(said):
+            raise Refused(fault)
+        return said
+
+    def _form_fault(self, said: npt.NDArray[Any]) -> str:
+        labels = said.shape == (self.tasks,) and said.dtype.kind in "iu"
+        rows = said.shape == (self.tasks, self.classes) and said.dtype.kind == "f"
+        if labels or rows:
+            return ""
+        return (
+            f"predict gives shape {said.shape} and type {said.dtype}; "
+            f"give labels ({self.tasks},) or probabilities ({self.tasks}, {self.classes})"
+        )
+
+    def _value_fault(self, said: npt.NDArray[Any]) -> str:
+        if said.ndim == 1:
+            strange = said[(said < 0) | (said >= self.classes)]
+            return f"it says label {strange[0]} of {self.classes} classes" if strange.size else ""
+        if not np.isfinite(said).all():
+            return "its predictions are not finite numbers"
+        if (said < 0).any():
+            return f"its predictions have {said.min():.3g}; give probabilities, not logits"
+        empty = np.flatnonzero(said.sum(1) <= 0)
+        return f"its probabilities of input {empty[0]} sum to 0" if empty.size else ""
+
+
+def checked_model(sent: Mapping[str, Encoded | npt.NDArray[Any]], like: Model) -> Model:
+    """The model that was sent, with the names, the order, the shapes and the types of another, and finite numbers.
+
+    >>> checked_model({"steps": np.array(3.0), "at": np.array([0.4])}, {"at": np.zeros(1), "steps": np.array(0)})
+    {'at': array([0.4]), 'steps': array(3)}
+    """
+    if set(sent) != set(like):
+        strange = [name for name in sent if name not in like] or sorted(set(like) - set(sent))
+        raise Refused(f"the arrays' names are not the broadcast's ({some(strange)})")
+    return {name: checked_array(name, sent[name], expected) for name, expected in like.items()}
+
+
+def checked_array(name: str, array: Encoded | npt.NDArray[Any], expected: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """An array of the expected shape and type, if what was sent can be cast to it and is finite everywhere.
+
+    >>> checked_array("at", np.array([2.0]), np.zeros(1, np.float32)).dtype
+    dtype('float32')
+    """
+    values = decoded_array(name, array, expected.shape)
+    if values.dtype.kind not in "biuf":
+        raise Refused(f"array {name!r} is {values.dtype}, not numbers such as {expected.dtype}")
+    if not _fits(values, expected.dtype):
+        raise Refused(f"array {name!r} is not finite everywhere as {expected.dtype}")
+    if expected.dtype.kind in "iu" and values.dtype.kind == "f":
+        values = np.rint(values)  # an average of counters
+    return np.asarray(values.astype(expected.dtype))
+
+
+def decoded_array(
+    name: str, array: Encoded | npt.NDArray[Any], shape: tuple[int, ...] | None = None
+) -> npt.NDArray[Any]:
+    """What was sent as an array of a shape, its own if none is given, looked at before it is decoded and after.
+
+    >>> decoded_array("at", Encoded((1,), 136, lambda: np.zeros(1)), (1,))
+    array([0.])
+    """
+    values = array
+    if isinstance(array, Encoded):
+        shape = array.shape if shape is None else shape
+        if array.shape != shape or array.oversized:
+            raise Refused(f"array {name!r} has shape {array.shape} in {array.size} bytes, not {shape}")
+        try:
+            values = array.decode()
+        except Exception as error:  # bytes from a stranger: whatever a decoder may raise
+            raise Refused(f"array {name!r} cannot be decoded ({type(error).__name__})") from None
+    if not isinstance(values, np.ndarray):
+        raise Refused(f"{name!r} is a {type(values).__name__}, not an array")
+    if shape is not None and values.shape != shape:
+        raise Refused(f"array {name!r} is {values.dtype} {values.shape}, not {shape}")
+    return values
+
+
+def _fits(values: npt.NDArray[Any], type_: np.dtype[Any]) -> bool:
+    """Whether every number is finite, and stays so in the type."""
+    if values.dtype.kind == "f" and not np.isfinite(values).all():
+        return False
+    if not values.size or type_.kind == "b":
+        return True
+    limits = np.finfo(type_) if type_.kind == "f" else np.iinfo(type_)
+    return float(limits.min) <= float(values.min()) and float(values.max()) <= float(limits.max)
