@@ -102,7 +102,9 @@ def trained(kind, model, number, of, seed):
     net = network(kind, model).train()
     with torch.no_grad():
         before = float(cross_entropy(net.eval()(x), y))
-    descent = torch.optim.SGD([p for p in net.train().parameters() if p.requires_grad], lr=0.01 if kind == "LoRA" else 0.1, momentum=0.9)
+    descent = torch.optim.SGD(
+        [p for p in net.train().parameters() if p.requires_grad], lr=0.01 if kind == "LoRA" else 0.1, momentum=0.9
+    )
     order = torch.Generator().manual_seed(seed)
     for _ in range(2):
         for chosen in torch.randperm(len(y), generator=order).split(22):

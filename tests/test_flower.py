@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import io
 import logging
 
 import numpy as np
@@ -12,7 +13,7 @@ import pytest
 pytest.importorskip("flwr", reason="flwr is not installed")
 pytest.importorskip("sklearn", reason="scikit-learn is not installed")
 
-from flwr.app import Array, ArrayRecord, Message, RecordDict
+from flwr.app import Array, ArrayRecord, Error, Message, MetricRecord, RecordDict
 from flwr.serverapp.strategy import FedAvg, FedMedian
 
 from flower_grid import Here, replied, sent
@@ -132,10 +133,25 @@ def undecodable(message):
     return replied(message, model)
 
 
-def other_type(message):
+def no_numbers(message):
     model = sent(message)
-    model["bias"] = model["bias"].astype(np.float64)
+    model["bias"] = model["bias"].astype(np.complex128)
     return replied(message, model)
+
+
+def archive(message):
+    """The bytes of an NPZ in place of an NPY."""
+    model, file = sent(message), io.BytesIO()
+    np.savez(file, bias=model["bias"])
+    model["bias"] = Array("float32", (10,), "numpy.ndarray", file.getvalue())
+    return replied(message, model)
+
+
+def with_more(message, **records):
+    reply = honest(3)(message)
+    for name, record in records.items():
+        reply.content[name] = record
+    return reply
 
 
 BAD = {
@@ -144,7 +160,12 @@ BAD = {
     renamed: "names are not the broadcast's",
     too_large: "in 10000000 bytes",
     undecodable: "cannot be decoded",
-    other_type: "float64",
+    no_numbers: "complex128",
+    archive: "is a NpzFile",
+    (lambda message: with_more(message, more=ArrayRecord([np.ones(3)]))): "not those of most replies (more)",
+    (lambda message: with_more(message, more=ArrayRecord([np.full(3, np.nan)]))): "'more/0' is not finite",
+    (lambda message: with_more(message, more=MetricRecord({"num-examples": 1}))): "not those of most replies (more)",
+    (lambda message: Message(Error(2, "out of memory"), reply_to=message)): "in place of a model (out of memory)",
     (lambda message: None): "no reply",
     (lambda message: replied(message, sent(message), key="other")): "no model under",
     (lambda message: Message(content=RecordDict(), reply_to=message)): "no model under",
@@ -187,9 +208,12 @@ def test_metrics_that_not_all_share_or_that_are_not_finite_are_left_out():
     assert dict(found.train_metrics_clientapp[1]) == {"loss": 0.5}
 
 
-def test_no_reply_that_can_be_averaged_leaves_the_model_as_it_is():
-    place, found = run(strategy(), {1: not_finite, 2: not_finite}, rounds=2)
-    assert not found.arrays and place.sent == ["train"] * 4
+def test_a_round_in_which_every_reply_is_dropped_stops_with_the_reason():
+    paid = strategy()
+    with pytest.raises(InputError, match=r"all 2 replies of the round were dropped \(1: array 'bias' is not finite"):
+        run(paid, {1: not_finite, 2: not_finite}, rounds=2)
+    place, found = run(strategy(on_all_dropped="plain"), {1: not_finite, 2: not_finite}, rounds=2)
+    assert np.isnan(found.arrays["bias"].numpy()).all() and place.sent == ["train"] * 4  # as without payment
 
 
 def flipped(number):
@@ -351,6 +375,25 @@ def test_wrong_options_are_refused(options, sentence):
 def test_wrong_gold_labels_are_refused(gold):
     with pytest.raises(InputError, match="gold label"):
         strategy(gold=gold)
+
+
+def test_a_fault_in_predict_is_raised_as_it_is_before_anybody_is_asked():
+    x, _ = task.digits()
+    seen = []
+
+    def predict(model, pool):
+        return pool @ model["matirx"]
+
+    clients = {1: seen.append, 2: seen.append}
+    with pytest.raises(KeyError, match="matirx") as raised:
+        run(PaidStrategy(FedAvg(fraction_evaluate=0.0), x[:50], predict, CLASSES), clients)
+    assert raised.traceback[-1].name == "predict"
+    assert "before anybody trained" in raised.value.__notes__[0]
+    for fault, said in {"shape": np.zeros((50, 9)), "not finite": np.full((50, 10), np.nan), "-1": -np.ones((50, 10)),
+                        "input 0 sum to 0": np.zeros((50, 10)), "label 10 of 10": np.full(50, 10)}.items():  # fmt: skip
+        with pytest.raises(InputError, match=fault):
+            run(PaidStrategy(FedAvg(), x[:50], lambda model, pool, said=said: said, CLASSES), clients)
+    assert not seen
 
 
 def test_a_predict_function_of_the_wrong_form_is_the_servers_own_error():

@@ -119,15 +119,19 @@ def trained(strategy, net, mishap, wrapped):
     return worlds.accuracy(net, model), run.outcomes if wrapped else []
 
 
-def check(strategy, net, mishap):
+def both(strategy, net, mishap):
+    """Without payment and with it, and what was paid for."""
     alone, _ = trained(strategy, net, mishap, wrapped=False)
-    beside, outcomes = trained(strategy, net, mishap, wrapped=True)
+    return alone, *trained(strategy, net, mishap, wrapped=True)
+
+
+def check(strategy, net, mishap):
+    alone, beside, outcomes = both(strategy, net, mishap)
     if isinstance(alone, str):  # Flower itself stops
         assert beside == alone
     else:
         assert beside == pytest.approx(alone, abs=0.01)
         assert len(outcomes) == 1 and not outcomes[0].problem and not outcomes[0].dropped
-    return alone, beside
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
@@ -154,13 +158,13 @@ def main():
     gc.freeze()
     found = defaultdict(dict)
     for strategy, net, mishap in CASES:
-        found[strategy, net][mishap] = check(strategy, net, mishap)
+        found[strategy, net][mishap] = both(strategy, net, mishap)[:2]
     print("| strategy | network |", " | ".join(MISHAPS), "| largest difference |")
     print("|", " | ".join(["---"] * (len(MISHAPS) + 3)), "|")
     for (strategy, net), row in found.items():
         pairs = [row[m] for m in MISHAPS]
-        apart = max((abs(a - b) for a, b in pairs if not isinstance(a, str)), default=float("nan"))
-        cells = [a if isinstance(a, str) else f"{a:.3f} / {b:.3f}" for a, b in pairs]
+        apart = max((abs(a - b) for a, b in pairs if not {str} & {type(a), type(b)}), default=float("nan"))
+        cells = [" / ".join(x if isinstance(x, str) else f"{x:.3f}" for x in pair) for pair in pairs]
         print("|", " | ".join([strategy, net, *cells, f"{apart:.3f}"]), "|")
 
 

@@ -216,6 +216,72 @@ def test_replies_are_checked_before_they_are_decoded():
     }  # fmt: skip
 
 
+def test_answers_that_are_none_drop_their_own_client_only():
+    """Rows that sum to 0, logits, numbers that are no numbers, another form, labels that nobody has, no answer."""
+    right = np.eye(len(CLASSES))[TRUTH]
+    spoilt = right.copy()
+    spoilt[7] = 0
+    answers = [right, spoilt, right - 0.5, right * np.nan, right[:, :3], TRUTH, TRUTH + 1, right, ZeroDivisionError()]
+
+    def predict(model, pool):
+        said = answers[int(model["which"][0])]
+        if isinstance(said, Exception):
+            raise said
+        return said
+
+    found = Referee(range(TASKS), predict, CLASSES, kinship=None)
+    found.broadcast({"which": np.zeros(1)})
+    received = found.receive([Reply(f"a{n}", {"which": np.array([n])}) for n in range(len(answers))])
+    assert [work.agent for work in received.works] == ["a0", "a7"]
+    assert {agent: why[:40] for agent, why in received.dropped.items()} == {
+        "a1": "its probabilities of input 7 sum to 0", "a2": "its predictions have -0.5; give probabiliti"[:40],
+        "a3": "its predictions are not finite numbers", "a4": f"predict gives shape ({TASKS}, 3) and type f"[:40],
+        "a5": "it gives labels where others give probab", "a6": "it says label 4 of 4 classes",
+        "a8": "the pool cannot be predicted with it (Ze",
+    }  # fmt: skip
+    outcome = found.pay_round(1, received)
+    assert not outcome.problem and outcome.scores["a7"].score == outcome.scores["a0"].score > 0.6
+
+
+def test_a_model_is_cast_to_the_types_of_the_first_broadcast_and_predict_sees_no_others():
+    seen = []
+
+    def predict(model, pool):
+        seen.append((str(model["at"].dtype), str(model["steps"].dtype), int(model["steps"])))
+        return (pool > model["at"]).astype(int)
+
+    found = Referee(np.linspace(0, 1, 50), predict, ["low", "high"], kinship=None)
+    found.broadcast({"at": np.array([0.5], np.float32), "steps": np.array(0)})
+    found.broadcast({"at": np.array([0.5]), "steps": np.array(6.6)})  # as an optimiser on the server may leave it
+    sent = {"f": (0.4, 9.5), "i": (1, 10), "h": (np.float16(0.4), 11)}
+    received = found.receive(
+        [Reply(n, {"steps": np.array(steps), "at": np.array([at])}) for n, (at, steps) in sent.items()]
+        + [Reply("large", {"at": np.array([1e300]), "steps": np.array(0)})]
+        + [Reply("word", {"at": np.array(["one"]), "steps": np.array(0)})]
+    )
+    assert set(seen) == {("float32", "int64", n) for n in (0, 10, 11)}
+    assert received.dropped == {
+        "large": "array 'at' is not finite everywhere as float32",
+        "word": "array 'at' is <U3, not numbers such as float32",
+    }
+
+
+def test_a_model_of_other_shapes_starts_anew():
+    found = referee(protocol="every")
+    found.broadcast({"said": NOTHING["said"], "more": np.zeros(2)})
+    outcome, _ = played(found, [Reply(f"w{i}", {"said": noisy(0.2, i), "more": np.ones(2)}) for i in range(3)])
+    assert not outcome.problem and not outcome.dropped
+
+
+def test_broadcasts_are_kept_within_bounds():
+    for protocol, most in (("first", 2), ("every", 5)):
+        found = referee(protocol=protocol)
+        for n in range(12):
+            found.broadcast({"said": np.full(TASKS, n)})
+        kept = [int(model["said"][0]) for model in found._history]
+        assert kept == [0, *range(12 - most + 1, 12)]
+
+
 def test_a_round_that_cannot_be_paid_says_why_and_raises_nothing(tmp_path):
     outcome, shares = played(
         referee(payroll=Payroll(str(tmp_path / "no" / "such" / "r.db"), budget="1.00"), weights="score"), crowd()

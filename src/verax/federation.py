@@ -30,7 +30,7 @@ import numpy.typing as npt
 from verax.echo import BUFFERS, KINSHIP, Weights, buffers_among, echo_test, public_features
 from verax.errors import InputError, OptionError, VeraxError
 from verax.payroll import Outcome, Payroll
-from verax.received import Encoded, Model, Predict, Question, Received, Refused, Reply, Work, checked_model
+from verax.received import Encoded, Model, Predict, Question, Received, Refused, Reply, Work, cast_model, checked_model
 from verax.reports import Reports, some
 from verax.rules import resolve
 from verax.score import score
@@ -123,6 +123,7 @@ class Referee:
         self._loses_only = rule is not None and rule.loses_only
         self._history: list[Model] = []
         self._types: Model = {}
+        self._answered: npt.NDArray[Any] | None = None
         self._informed = False  # whether anything but the first model has been broadcast
         self._question = Question(self.pool, self.predict, len(self.tasks), len(self.classes))
 
@@ -141,12 +142,12 @@ class Referee:
     def broadcast(self, model: Model) -> None:
         """Remember what everybody is sent in this round; the first is what `predict` is tried on."""
         if self._types.keys() != model.keys() or any(model[n].shape != a.shape for n, a in self._types.items()):
-            self._question.tried_on(model)
+            self._answered = self._question.tried_on(model)
             self._types, self._history = {name: np.zeros_like(array) for name, array in model.items()}, []
         if self._history and not self._informed:
             first = self._history[0]
             self._informed = any(not np.array_equal(model[name], array) for name, array in first.items())
-        recent = [*self._history[1:], checked_model(model, self._types)][-_KEPT[self.protocol] :]
+        recent = [*self._history[1:], cast_model(model, self._types)][-_KEPT[self.protocol] :]
         self._history = [*self._history[:1], *recent]
 
     def receive(self, replies: Iterable[Reply], asked: Collection[str] = ()) -> Received:
@@ -174,7 +175,7 @@ class Referee:
         if self.sizes == CLAIMED and not 0 <= claim < math.inf:
             raise Refused(f"it claims to count for {claim}, which is no number of examples")
         model = checked_model(reply.arrays, self._types)
-        return Work(reply.agent, model, self._question.answer(model), reply.origin, claim)
+        return Work(reply.agent, model, self._question.answer(model, self._answered), reply.origin, claim)
 
     def pay_round(self, server_round: int, received: Received) -> Outcome:
         """Score the replies and settle a round of that name; what goes wrong is said in the outcome."""
@@ -303,7 +304,7 @@ def _arrays_of(model: Model) -> Weights:
 
 
 def _nothing_left(dropped: Mapping[str, str]) -> str:
-    agent, why = next(iter(dropped.items()))
+    agent, why = min(dropped.items())
     return (
         f"all {len(dropped)} replies of the round were dropped ({agent}: {why}), so the model would stay as it is; "
         "mend what they have in common, or give on_all_dropped='plain' to average such a round as it came"

@@ -121,8 +121,8 @@ class Question:
             raise InputError(f"tried on the model to be broadcast, predict fails: {fault}")
         return said
 
-    def answer(self, model: Model) -> npt.NDArray[Any]:
-        """What a client's model says of the pool; a model on which that fails is no model."""
+    def answer(self, model: Model, like: npt.NDArray[Any] | None = None) -> npt.NDArray[Any]:
+        """What a client's model says of the pool, in the form of `like`; a model on which that fails is no model."""
         try:
             said = np.asarray(self.predict(model, self.pool))
         except VeraxError:
@@ -131,6 +131,8 @@ class Question:
             raise Refused(f"the pool cannot be predicted with it ({type(error).__name__}: {str(error)[:80]})") from None
         if fault := self._form_fault(said) or self._value_fault(said):
             raise Refused(fault)
+        if like is not None and said.ndim != like.ndim:
+            raise Refused("it gives labels where others give probabilities, or the other way round")
         return said
 
     def _form_fault(self, said: npt.NDArray[Any]) -> str:
@@ -167,6 +169,21 @@ def checked_model(sent: Mapping[str, Encoded | npt.NDArray[Any]], like: Model) -
     return {name: checked_array(name, sent[name], expected) for name, expected in like.items()}
 
 
+def cast_model(model: Model, like: Model) -> Model:
+    """A model of the server's own, with the types of another; what does not fit is left to whoever made it.
+
+    >>> cast_model({"steps": np.array(6.6)}, {"steps": np.array(0)})
+    {'steps': array(7)}
+    """
+    with np.errstate(all="ignore"):
+        return {name: _as_type(model[name], expected.dtype) for name, expected in like.items()}
+
+
+def _as_type(values: npt.NDArray[Any], type_: np.dtype[Any]) -> npt.NDArray[Any]:
+    whole = type_.kind in "iu" and values.dtype.kind == "f"  # an average of counters
+    return np.asarray((np.rint(values) if whole else values).astype(type_))
+
+
 def checked_array(name: str, array: Encoded | npt.NDArray[Any], expected: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """An array of the expected shape and type, if what was sent can be cast to it and is finite everywhere.
 
@@ -178,9 +195,7 @@ def checked_array(name: str, array: Encoded | npt.NDArray[Any], expected: npt.ND
         raise Refused(f"array {name!r} is {values.dtype}, not numbers such as {expected.dtype}")
     if not _fits(values, expected.dtype):
         raise Refused(f"array {name!r} is not finite everywhere as {expected.dtype}")
-    if expected.dtype.kind in "iu" and values.dtype.kind == "f":
-        values = np.rint(values)  # an average of counters
-    return np.asarray(values.astype(expected.dtype))
+    return _as_type(values, expected.dtype)
 
 
 def decoded_array(
