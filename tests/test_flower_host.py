@@ -96,6 +96,24 @@ def test_what_a_counter_alone_would_hide_is_seen():
     assert list(found.outcomes[0].unpaid) == ["4"]
 
 
+def test_statistics_that_a_layer_keeps_of_its_inputs_are_no_work_of_ones_own():
+    """A rider that only lets inputs through the network has the same running variance as those who train it."""
+    shared = np.random.default_rng(1).standard_normal(500).astype(np.float32) * 50
+
+    def keeping(answer):
+        def kept(message):
+            reply = answer(message)
+            reply.content["arrays"]["norm.running_var"] = Array(shared)
+            return reply
+
+        return kept
+
+    found = paid()
+    first = START | {"norm.running_var": np.zeros(500, np.float32)}
+    run(found, {n: keeping(answer) for n, answer in (THREE | {4: echo}).items()}, first=first)
+    assert list(found.outcomes[0].unpaid) == ["4"]
+
+
 class Checkpoints(FedAvg):
     """Saves what it aggregated, and stops when it has seen enough."""
 
@@ -309,6 +327,13 @@ def test_privacy_is_spent_for_whole_rounds_only_and_a_client_that_is_dropped_is_
     run(found, {1: honest(1), 2: honest(2), 3: sometimes}, rounds=3)
     assert accountant.released == 2
     assert found.privacy_spent().epsilon == 2.0
+
+
+@pytest.mark.parametrize("failing", [crash, broken])
+def test_a_round_in_which_a_client_is_dropped_is_held_where_noise_is_made_for_all(failing):
+    strategy = DifferentialPrivacyServerSideFixedClipping(FedAvg(fraction_evaluate=0.0), 0.001, 50.0, 3)
+    _, result = run(paid(strategy), {1: honest(1), 2: honest(2), 3: failing}, rounds=2)
+    assert not result.arrays
 
 
 @pytest.mark.parametrize("terms", [{"weights": "score"}, {"bar": 0.5}, {"sizes": {"1": 2.0}}, {"sizes": "claimed"}])

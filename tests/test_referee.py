@@ -273,6 +273,16 @@ def test_a_model_of_other_shapes_starts_anew():
     assert not outcome.problem and not outcome.dropped
 
 
+def test_a_first_round_that_went_wrong_is_made_up_for_only_while_nothing_was_told():
+    found = referee()
+    found.pay_round(1, found.receive(crowd()[:1]))
+    assert found.outcomes[0].problem and found.due
+    found.broadcast(NOTHING)
+    assert found.due
+    found.broadcast({"said": TRUTH})
+    assert not found.due
+
+
 def test_broadcasts_are_kept_within_bounds():
     for protocol, most in (("first", 2), ("every", 5)):
         found = referee(protocol=protocol)

@@ -151,7 +151,7 @@ def _misfit(message: Message, key: str | None, form: Form, metrics: Metrics) -> 
     if own != form:
         strange = sorted({n for n, *_ in sum(own, ())} ^ {n for n, *_ in sum(form, ())})
         return f"its records are not those of most replies ({', '.join(strange) or 'they hold other arrays'})"
-    for (name, metric), length in metrics.items():
+    for (name, metric), length in sorted(metrics.items(), key=lambda item: item[0]):
         record = message.content.metric_records[name]
         if metric not in record:
             return f"it has no metric {metric!r}, which most replies have"
