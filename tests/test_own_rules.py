@@ -96,7 +96,7 @@ def relabelled(reports, i, order):
         swapped[every, held] = reports.probabilities[i][every, said]
         swapped[every, said] = reports.probabilities[i][every, held]
         rows[i] = swapped
-    return replace(reports, labels=labels, probabilities=rows)
+    return replace(reports, held=labels, probabilities=rows)
 
 
 def brute_gain(reports, i, given=None, **options):

@@ -27,7 +27,7 @@ def advice(ready: Prepared, scores: Scores) -> list[str]:
     []
     """
     reports, plan = ready.reports, ready.plan
-    cells = reports.labels.size * len(reports.classes)
+    cells = len(reports.agents) * len(reports.tasks) * len(reports.classes)
     if plan.over != "mean" or not plan.rule.counts_only or plan.matrix is None or ready.signal.kind or plan.by_truth:
         return []
     if not _FEWEST_AGENTS <= len(reports.agents) <= _MOST_AGENTS or cells > _MOST_CELLS:

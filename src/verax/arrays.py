@@ -114,6 +114,24 @@ def class_count(labels: Array, source: str) -> int:
     return size
 
 
+def places_and_names(
+    given: Any, names: Sequence[str] | None, what: str, source: str
+) -> tuple[npt.NDArray[np.int64], tuple[str, ...]]:
+    """Which agent, task or class each answer is of, from 0 up, and what all of them are called."""
+    found = array_of(given, source)
+    if found.ndim != 1 or (found.size and found.dtype.kind not in "iu"):
+        raise InputError(
+            f"{source}: the {what} of each answer has shape {found.shape} and type {found.dtype}; "
+            f"give one integer an answer, and names, if there are any, apart"
+        )
+    found = found.astype(np.int64)
+    most = int(found.max(initial=-1)) + 1 if what != "class" else class_count(found, source)
+    named = checked_names(names, most if names is None else len(names), what, source)
+    for row in np.nonzero((found < (-1 if what == "class" else 0)) | (found >= len(named)))[0][:1].tolist():
+        raise InputError(f"{source}: answer {row} has the {what} {found[row]}; expected 0 to {len(named) - 1}")
+    return found, named
+
+
 def rows_of_agents(
     labels: Mapping[Any, Any], agents: Sequence[str] | None, tasks: Sequence[str] | None, source: str
 ) -> tuple[Sequence[str], Sequence[str] | None, list[Any]]:

@@ -28,7 +28,8 @@ class Reading:
     `classes`: all labels, where the reports may lack one. `task_col`, `agent_col`, `label_col`: columns under other
     names; `truth_col`: a column of the reports that holds the truth; `drop`: columns to leave out. `logits`: rows are
     logits, to be made probabilities. Beyond the limits a file is refused before it is read: `max_bytes` of memory,
-    `max_ratio` times the size of its file, `max_cells` of agents x tasks (x classes), `max_columns`, `max_classes`.
+    `max_ratio` times the size of its file, `max_cells` of agents x tasks (x classes;
+    of answers, where these are few), `max_columns`, `max_classes`.
 
     >>> Reading.of(None, task_col="id", classes=["cat", " dog "]).classes
     ('cat', 'dog')
@@ -89,6 +90,14 @@ class Reading:
             raise InputError(
                 f"{source}: {' x '.join(f'{n:,}' for n in shape)} (agents x tasks{' x classes' * (len(shape) > 2)}) "
                 f"are more than {self.max_cells:,} cells; read fewer at a time, or raise max_cells="
+            )
+
+    def refuse_answers(self, source: str, answers: int) -> None:
+        """Refuse more answers than there may be cells."""
+        if answers > self.max_cells:
+            raise InputError(
+                f"{source}: {answers:,} answers are more than {self.max_cells:,} cells; read fewer at a time, "
+                "or raise max_cells="
             )
 
 

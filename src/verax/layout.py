@@ -13,6 +13,7 @@ from itertools import chain
 
 import numpy as np
 
+from verax.answers import Answers, Ints, second_time, stays_sparse
 from verax.columns import Codes, Column, Reading, Table
 from verax.errors import InputError
 from verax.labels import (
@@ -273,7 +274,7 @@ def _refuse_classes(source: str, count: int, tasks: int, column: str, reading: R
 class Laid:
     """What a table says, as arrays: the arguments of Reports.of, with what there is to say of them."""
 
-    labels: Labels
+    labels: Labels | Answers
     rows: Floats | None
     agents: tuple[str, ...]
     tasks: tuple[str, ...]
@@ -336,9 +337,14 @@ def _of_long(table: Table, reading: Reading, roles: Roles, agent: str | None) ->
     if roles.agent is not None:
         agents, who = _names_in_order(table, roles.agent, "an agent")
     shape = len(agents), len(tasks)
-    reading.refuse_cells(table.source, *shape, *[len(roles.rows)] * bool(roles.rows))
+    few = not roles.rows and stays_sparse(*shape, len(task))
+    if few:
+        reading.refuse_answers(table.source, len(task))
+    else:
+        reading.refuse_cells(table.source, *shape, *[len(roles.rows)] * bool(roles.rows))
     place = who.astype(np.int64) * len(tasks) + task
-    _refuse_twice(table, place, agents, tasks)
+    order = _order_of(place, shape, few)
+    _refuse_twice(table, place, order, agents, tasks)
     given = _row_classes(table, reading, roles) if roles.rows else reading.classes
     columns = table.texts_of([] if roles.label is None else [roles.label])
     names, code, notes = _classes_of(table, columns, roles.label or "", len(tasks), replace(reading, classes=given))
@@ -358,10 +364,8 @@ def _of_long(table: Table, reading: Reading, roles: Roles, agent: str | None) ->
         cells = np.where(cells < 0, best, cells).astype(cells.dtype)
         rows = np.full((*shape, len(names)), np.nan)
         rows.reshape(-1, len(names))[place] = found
-    labels = np.full(shape, -1, dtype=cells.dtype)
-    labels.reshape(-1)[place] = cells
     return Laid(
-        labels, rows, tuple(agents), tuple(tasks), names, given is not None,
+        _held_of(place, order, cells, shape), rows, tuple(agents), tuple(tasks), names, given is not None,
         _truth_beside(table, reading, roles, tasks, task), (*table.notes, *roles.notes, *notes),
     )  # fmt: skip
 
@@ -389,15 +393,30 @@ def _row_classes(table: Table, reading: Reading, roles: Roles) -> tuple[str, ...
     return classes
 
 
-def _refuse_twice(table: Table, place: Array, agents: Sequence[str], tasks: Sequence[str]) -> None:
-    there = np.zeros(len(agents) * len(tasks), dtype=bool)
-    there[place] = True
-    if there.sum() == len(place):
-        return
-    order = np.argsort(place, kind="stable")
-    row = int(order[1:][place[order[1:]] == place[order[:-1]]].min())
-    agent, task = agents[int(place[row]) // len(tasks)], tasks[int(place[row]) % len(tasks)]
-    table.refuse(row, f"agent {agent!r} reports task {task!r} a second time; keep one row")
+def _order_of(place: Ints, shape: tuple[int, int], few: bool) -> Ints | None:
+    """What sorts the places of the answers, where they are few or two are the same; None where that is not needed."""
+    if not few:
+        there = np.zeros(shape[0] * shape[1], dtype=bool)
+        there[place] = True
+        if there.sum() == len(place):
+            return None
+    return np.argsort(place, kind="stable")
+
+
+def _held_of(place: Ints, order: Ints | None, cells: Labels, shape: tuple[int, int]) -> Labels | Answers:
+    """Labels as an array of that shape, or one by one where they were sorted for it."""
+    if order is not None:
+        return Answers.of_places(place, order, cells, shape)
+    labels = np.full(shape, -1, dtype=cells.dtype)
+    labels.reshape(-1)[place] = cells
+    return labels
+
+
+def _refuse_twice(table: Table, place: Ints, order: Ints | None, agents: Sequence[str], tasks: Sequence[str]) -> None:
+    row = None if order is None else second_time(place, order)
+    if row is not None:
+        agent, task = agents[int(place[row]) // len(tasks)], tasks[int(place[row]) % len(tasks)]
+        table.refuse(row, f"agent {agent!r} reports task {task!r} a second time; keep one row")
 
 
 def _classes_of(

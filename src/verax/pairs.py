@@ -95,8 +95,10 @@ class Counts(Statistic):
         cls, side: Side, plan: Plan, rows: slice = slice(None), *, bounded: bool = True, grouped: bool = False
     ) -> Counts:
         """The counts of one batch, of some of its agents; `bounded` refuses what would take too much memory."""
-        labels, columns, classes = side.reports.labels, side.columns, len(side.reports.classes)
-        cut = Cut.of(side, plan, grouped=grouped)
+        classes, cut = len(side.reports.classes), Cut.of(side, plan, grouped=grouped)
+        if side.reports.sparse and side.references is not None:
+            return cls(_beside_references(side, cut, rows), False, rows.start or 0, bounded)
+        labels, columns = side.reports.labels, side.columns
         mine = labels if rows == slice(None) else labels[rows]
         shape = len(mine), len(columns), cut.kinds, cut.strata, classes, classes
         if bounded:
@@ -173,6 +175,22 @@ class Counts(Statistic):
             if able.any():
                 tables[i, able] = of_counts(self.counts[i, able], plan)[2]
         return Tables(tables, self.first, plan)
+
+
+def _beside_references(side: Side, cut: Cut, rows: slice) -> Ints:
+    """The counts of some agents, whose answers are held one by one, beside references (I, R, H, Z, L, L)."""
+    said, classes = side.reports.answers.only(np.arange(len(side.reports.agents))[rows]), len(side.reports.classes)
+    shape = said.shape[0], cut.kinds, cut.strata, classes, classes
+    cell = said.agent.astype(np.int64)
+    if cut.part is not None:
+        cell = cell * (cut.kinds * cut.strata) + cut.part[said.task]
+    found = []
+    for reference in side.columns:
+        theirs = reference[said.task]
+        met = theirs >= 0
+        at = (cell[met] * classes + said.label[met]) * classes + theirs[met]
+        found.append(np.bincount(at, minlength=math.prod(shape)).reshape(shape))
+    return np.stack(found, axis=1).astype(np.int64)
 
 
 @dataclass(frozen=True)
@@ -287,7 +305,7 @@ def _rows_beside_all(
     else:
         stderr = [mean_error(p / max(a.sum(), 1), half) for p, a in zip(phi, able, strict=True)]
     return [
-        Part(_centre_of(v[a], plan.over), error, tasks, int(a.sum())) if a.any() else None
+        Part(centre_of(v[a], plan.over), error, tasks, int(a.sum())) if a.any() else None
         for v, a, error, tasks in zip(value, able, stderr, (rows >= 0).sum(1).tolist(), strict=True)
     ]
 
@@ -305,7 +323,8 @@ def _values_of_totals(total: Ints, n: Ints) -> tuple[Floats, npt.NDArray[np.bool
     return value, np.asarray(whole >= 2)
 
 
-def _centre_of(values: Floats, over: str | None) -> float:
+def centre_of(values: Floats, over: str | None) -> float:
+    """The mean or the median of some values, in whatever order they stand."""
     if over != "median":
         return math.fsum(values) / len(values)
     ordered = np.sort(values)
@@ -313,7 +332,7 @@ def _centre_of(values: Floats, over: str | None) -> float:
 
 
 @dataclass(frozen=True)
-class _Middle:
+class Middle:
     """An agent's peers that may be in the middle, and which of them are: the values and ranks of the two places."""
 
     peers: Ints
@@ -322,7 +341,7 @@ class _Middle:
     ranks: tuple[int, int]  # among the peers of the same value
 
     @classmethod
-    def of(cls, value: Floats, able: npt.NDArray[np.bool_]) -> _Middle:
+    def of(cls, value: Floats, able: npt.NDArray[np.bool_]) -> Middle:
         peers = np.nonzero(able)[0]
         held, places = value[peers], ((len(peers) - 1) // 2, len(peers) // 2)
         ordered = np.sort(held)
@@ -345,7 +364,7 @@ def _median_stderrs(
     parts, few = 1 if half is None else 2, plan.engine.for_few()
     found, most = np.full(len(rows), math.nan), max(1, plan.engine.max_bytes // (64 * parts * classes**2))
     chosen = np.nonzero(able.any(1))[0]
-    middles = [_Middle.of(value[r], able[r]) for r in chosen]
+    middles = [Middle.of(value[r], able[r]) for r in chosen]
     batch = np.cumsum([len(middle.peers) for middle in middles]) // most
     for some in np.split(np.arange(len(chosen)), np.nonzero(np.diff(batch))[0] + 1) if len(chosen) else ():
         each = [

@@ -9,15 +9,18 @@ import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from verax import arrays
+from verax.answers import Answers, second_time
 from verax.columns import Reading, Table, is_frame, table_of, text_of
 from verax.errors import InputError
 from verax.frames import to_frame
+from verax.joining import side_by_side
 from verax.labels import MOST_CLASSES, Array, Floats, Labels, class_index, clean, number, numbers_of
 from verax.labels import checked_names as checked_names
 from verax.labels import class_order as class_order
@@ -60,14 +63,16 @@ class Shape:
 class Reports:
     """K agents' labels on N tasks, -1 an abstention, and their probability rows where they gave them.
 
-    `notes` say what was decided in reading them, where it could have been meant otherwise.
+    `held` are the labels as an array (K, N), or one by one where they are few among very many cells: `labels` is the
+    array in either case, `answers` the list. `notes` say what was decided in reading, where it could have been meant
+    otherwise.
 
     >>> reports = Reports.of(labels=[[0, 1, 1], [0, 1, -1]], agents=["ann", "bob"], classes=["cat", "dog"])
     >>> reports
     Reports(2 agents, 3 tasks, 2 classes, 1 abstention)
     """
 
-    labels: Labels
+    held: Labels | Answers
     agents: tuple[str, ...]
     tasks: tuple[str, ...]
     classes: tuple[str, ...]
@@ -110,7 +115,7 @@ class Reports:
         if isinstance(labels, Mapping):
             agents, tasks, labels = arrays.rows_of_agents(labels, agents, tasks, source)
         rows = None if probabilities is None else arrays.probability_array(probabilities, source)
-        held = None if labels is None else arrays.label_array(labels, source)
+        held: Any = None if labels is None else arrays.label_array(labels, source)
         if held is None and rows is None:
             raise InputError(
                 f"{source}: neither labels nor probabilities; give labels (K, N) or probabilities (K, N, L)"
@@ -150,6 +155,48 @@ class Reports:
         return reports.with_one_spelling()._with_signals(truth, public, source)
 
     @classmethod
+    def of_answers(
+        cls,
+        agent: npt.ArrayLike,
+        task: npt.ArrayLike,
+        label: npt.ArrayLike,
+        *,
+        agents: Sequence[str] | None = None,
+        tasks: Sequence[str] | None = None,
+        classes: Sequence[str] | None = None,
+        truth: Any = None,
+        public: Any = None,
+        source: str = "the reports",
+    ) -> Reports:
+        """Checked reports from one row an answer, held as such: whose it is, on which task, and which class.
+
+        All are integers from 0 up that index `agents`, `tasks` and `classes`, or count them where no names are given.
+
+        >>> Reports.of_answers([0, 1, 1], [0, 0, 2], [1, 1, 0], agents=["ann", "bob"])
+        Reports(2 agents, 3 tasks, 2 classes, 3 abstentions)
+        """
+        (who, who_names), (about, task_names), (said, class_names) = (
+            arrays.places_and_names(given, names, what, source)
+            for what, given, names in (("agent", agent, agents), ("task", task, tasks), ("class", label, classes))
+        )
+        if not len(who) == len(about) == len(said):
+            raise InputError(
+                f"{source}: {len(who)} agents, {len(about)} tasks and {len(said)} labels; give one each an answer"
+            )
+        shape = len(who_names), len(task_names)
+        place = who * shape[1] + about
+        order = np.argsort(place, kind="stable")
+        twice = second_time(place, order)
+        if twice is not None:
+            raise InputError(
+                f"{source}: agent {who_names[who[twice]]!r} reports task {task_names[about[twice]]!r} a second time; "
+                "keep one answer"
+            )
+        held = Answers.of_places(place, order, narrow(said, len(class_names)), shape)
+        found = cls(held, who_names, task_names, class_names, classes_given=classes is not None)
+        return found.with_one_spelling()._with_signals(truth, public, source)
+
+    @classmethod
     def of_table(cls, table: Table, reading: Reading, roles: Roles | None = None, agent: str | None = None) -> Reports:
         """Checked reports from a table; labels keep their spelling, for other tables may go with it."""
         return cls._of_laid(laid_out(table, reading, roles, agent), table.source)
@@ -162,7 +209,9 @@ class Reports:
         if len({*tasks}) < len(tasks) or not "".join(tasks).isprintable():
             checked_names(tasks, len(tasks), "task", source)
         classes = checked_names(laid.classes, len(laid.classes), "class", source)
-        rows = None if laid.rows is None else arrays.checked_rows(laid.rows, laid.labels, agents, tasks, source)
+        rows = None
+        if laid.rows is not None and not isinstance(laid.labels, Answers):
+            rows = arrays.checked_rows(laid.rows, laid.labels, agents, tasks, source)
         found = cls(laid.labels, agents, tasks, classes, rows, classes_given=laid.classes_given, notes=laid.notes)
         return found if laid.truth is None else found.with_truth(laid.truth, source)
 
@@ -174,7 +223,41 @@ class Reports:
     def shape(self) -> Shape:
         """How much there is to score."""
         known = 0 if self.truth is None else int((self.truth >= 0).sum())
-        return Shape(len(self.agents), len(self.tasks), len(self.classes), self.probabilities is not None, known=known)
+        sizes = len(self.agents), len(self.tasks), len(self.classes)
+        return Shape(*sizes, self.probabilities is not None, self.sparse, known)
+
+    @property
+    def sparse(self) -> bool:
+        """Whether the labels are held one by one, and no array of agents x tasks was made.
+
+        >>> Reports.of([[0, 1]]).sparse, Reports.of_answers([0], [1], [1]).sparse
+        (False, True)
+        """
+        return isinstance(self.held, Answers)
+
+    @property
+    def labels(self) -> Labels:
+        """The labels as an array (K, N), -1 an abstention; of answers held one by one it is made, where it fits."""
+        return self._array if isinstance(self.held, Answers) else self.held
+
+    @cached_property
+    def _array(self) -> Labels:
+        assert isinstance(self.held, Answers)
+        return self.held.dense()
+
+    @cached_property
+    def answers(self) -> Answers:
+        """The labels one by one: whose, on which task, and what."""
+        return self.held if isinstance(self.held, Answers) else Answers.of_array(self.held)
+
+    @property
+    def answered(self) -> npt.NDArray[np.int64]:
+        """How many tasks each agent answered.
+
+        >>> Reports.of([[0, 1, -1], [0, 1, 1]]).answered.tolist()
+        [2, 3]
+        """
+        return self.held.answered if isinstance(self.held, Answers) else np.asarray((self.held >= 0).sum(1))
 
     def scorable(self, source: str = "the reports") -> Reports:
         """These reports, if there is anything to score: an agent, two classes and two tasks.
@@ -186,7 +269,7 @@ class Reports:
         return self
 
     def __repr__(self) -> str:
-        left_out = int((self.labels < 0).sum())
+        left_out = len(self.agents) * len(self.tasks) - int(self.answered.sum())
         kind = ", with probabilities" if self.probabilities is not None else ""
         plural = "" if left_out == 1 else "s"
         return (
@@ -202,7 +285,7 @@ class Reports:
         """
         return replace(
             self,
-            labels=self.labels[:, chosen],
+            held=self.held.take(chosen) if isinstance(self.held, Answers) else self.held[:, chosen],
             tasks=tuple(t for t, keep in zip(self.tasks, chosen.tolist(), strict=True) if keep),
             probabilities=None if self.probabilities is None else self.probabilities[:, chosen],
             truth=None if self.truth is None else self.truth[chosen],
@@ -218,7 +301,9 @@ class Reports:
         chosen = list(agents)
         return replace(
             self,
-            labels=self.labels[chosen],
+            held=self.held.only(np.array(chosen, dtype=np.int64))
+            if isinstance(self.held, Answers)
+            else self.held[chosen],
             agents=tuple(self.agents[i] for i in chosen),
             probabilities=None if self.probabilities is None else self.probabilities[chosen],
         )
@@ -330,7 +415,8 @@ class Reports:
     def _with_names(self, names: Mapping[str, str], classes: Sequence[str]) -> Reports:
         index = {c: i for i, c in enumerate(classes)}
         new = narrow(np.array([*(index[names[c]] for c in self.classes), -1]), len(classes))
-        return replace(self, labels=new[self.labels], truth=None if self.truth is None else new[self.truth])
+        held = self.held.relabelled(new) if isinstance(self.held, Answers) else new[self.held]
+        return replace(self, held=held, truth=None if self.truth is None else new[self.truth])
 
     def to_frame(self, backend: str | None = None) -> Any:
         """The reports in long form, task, agent, label and p:<class>: a pandas, polars or pyarrow table.
@@ -346,14 +432,14 @@ class Reports:
         >>> Reports.of(labels=[[0, -1]], agents=["ann"]).long_columns()
         {'task': ['0'], 'agent': ['ann'], 'label': ['0']}
         """
-        k, n = np.nonzero(self.labels >= 0)
+        said = self.answers
         columns: dict[str, Sequence[Any]] = {
-            "task": [self.tasks[i] for i in n.tolist()],
-            "agent": [self.agents[i] for i in k.tolist()],
-            "label": [self.classes[i] for i in self.labels[k, n].tolist()],
+            "task": [self.tasks[i] for i in said.task.tolist()],
+            "agent": [self.agents[i] for i in said.agent.tolist()],
+            "label": [self.classes[i] for i in said.label.tolist()],
         }
         if self.probabilities is not None:
-            rows = self.probabilities[k, n]
+            rows = self.probabilities[said.agent, said.task]
             columns |= {f"p:{c}": rows[:, i].tolist() for i, c in enumerate(self.classes)}
         return columns
 
@@ -419,41 +505,11 @@ def _side_by_side(
     parts: Sequence[Reports], where: Sequence[str], classes: tuple[str, ...], given: bool, index: Mapping[str, int],
     reading: Reading,
 ) -> Reports:  # fmt: skip
-    agents = tuple(dict.fromkeys(agent for part in parts for agent in part.agents))
-    tasks = tuple(dict.fromkeys(task for part in parts for task in part.tasks))
-    row, column = ({name: i for i, name in enumerate(names)} for names in (agents, tasks))
-    with_rows = parts[0].probabilities is not None
-    reading.refuse_cells("the reports", len(agents), len(tasks), *[len(classes)] * with_rows)
-    labels = np.full((len(agents), len(tasks)), -1, dtype=narrow(np.empty(0), len(classes)).dtype)
-    rows = np.full((*labels.shape, len(classes)), np.nan) if with_rows else None
-    truth = np.full(len(tasks), -1, dtype=labels.dtype)
-    for i, part in enumerate(parts):
-        new = np.array([*(index[label] for label in part.classes), -1], dtype=labels.dtype)
-        who, about = _as_slice([row[a] for a in part.agents]), _as_slice([column[t] for t in part.tasks])
-        at = np.ix_(who, about) if isinstance(who, list) and isinstance(about, list) else (who, about)
-        held, said = labels[at], new[part.labels]
-        for k, n in np.argwhere((held >= 0) & (said >= 0))[:1]:
-            raise InputError(
-                f"{where[i]}agent {part.agents[k]!r} reports task {part.tasks[n]!r} in two files; keep one"
-            )
-        labels[at] = np.where(said >= 0, said, held)
-        if rows is not None and part.probabilities is not None:
-            rows[at] = np.where((said >= 0)[..., None], part.probabilities, rows[at])
-        if part.truth is not None:
-            known, said = truth[about], new[part.truth]
-            for n in np.nonzero((known >= 0) & (said >= 0) & (known != said))[0][:1]:
-                raise InputError(f"{where[i]}task {part.tasks[n]!r} has another truth in another file; keep one")
-            truth[about] = np.where(said >= 0, said, known)
+    found = side_by_side(parts, where, classes, index, reading)
+    notes = tuple(dict.fromkeys(note for part in parts for note in part.notes))
     return Reports(
-        labels, agents, tasks, classes, rows, truth if any(part.truth is not None for part in parts) else None,
-        classes_given=given, notes=tuple(dict.fromkeys(note for part in parts for note in part.notes)),
-    )  # fmt: skip
-
-
-def _as_slice(found: list[int]) -> list[int] | slice:
-    """Places in an array, as a slice where they follow one another."""
-    start = found[0] if found else 0
-    return slice(start, start + len(found)) if found == [*range(start, start + len(found))] else found
+        found.held, found.agents, found.tasks, classes, found.rows, found.truth, classes_given=given, notes=notes
+    )
 
 
 def _spelling_note(changed: Mapping[str, str], where: str) -> list[str]:

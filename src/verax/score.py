@@ -217,7 +217,7 @@ def scored(ready: Prepared) -> Scores:
     mixed = ready.mixtures
     peers = None if by_peers is None else pairs.parts(by_peers, ready.plan) if mixed is None else mixed.parts()
     found, lost = combined(ready.plan, reports.agents, truth, peers)
-    answered = (reports.labels >= 0).sum(1).tolist()
+    answered = reports.answered.tolist()
     notes = (*reports.notes, *lost)
     return finished(reports.agents, reports.classes, len(reports.tasks), ready.plan, found, answered, notes)
 

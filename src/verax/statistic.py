@@ -57,7 +57,7 @@ class Side:
     @property
     def answered(self) -> Ints:
         """How many of these tasks each agent answered."""
-        return np.asarray((self.reports.labels >= 0).sum(1))
+        return self.reports.answered
 
 
 def sides_of(reports: Reports, signal: Public, by_truth: bool, by_peers: bool) -> tuple[Side | None, Side | None]:

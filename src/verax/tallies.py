@@ -163,7 +163,7 @@ def beside_group(counts: Ints, plan: Plan) -> float:
 
 def mean_over_peers(side: Side, plan: Plan) -> list[Part | None] | None:
     """Every agent scored against all others; None where pairs must be looked at one by one."""
-    if not plan.pools_peers or side.references is not None:
+    if not plan.pools_peers or side.references is not None or (side.reports.sparse and plan.rule.counts_only):
         return None
     labels, tasks = side.reports.labels, len(side.reports.tasks)
     masks, group = _groups_of_gaps(labels)

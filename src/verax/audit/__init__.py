@@ -209,7 +209,7 @@ def _scores_without(ready: Prepared, i: int) -> list[tuple[float, float]]:
         value, error = psi.sum(1) / ((tasks - 1) * (agents - 1)), psi.std(1) / (math.sqrt(tasks) * (agents - 1))
         return [*zip(value.tolist(), error.tolist(), strict=True)]
     kept = np.arange(agents + 1) != i
-    among = replace(reports, labels=reports.labels[kept], agents=tuple(np.array(reports.agents, dtype=object)[kept]),
+    among = replace(reports, held=reports.labels[kept], agents=tuple(np.array(reports.agents, dtype=object)[kept]),
                     probabilities=None, truth=None)  # fmt: skip
     try:
         found = score(among).scores

@@ -176,4 +176,4 @@ def _relabelled(reports: Reports, i: int, way: Map) -> Reports:
     if rows is not None:
         at, before, rows = np.nonzero(held >= 0)[0], rows[i], rows.copy()
         rows[i, at, said[at]], rows[i, at, held[at]] = before[at, held[at]], before[at, said[at]]
-    return replace(reports, labels=labels, probabilities=rows)
+    return replace(reports, held=labels, probabilities=rows)

@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from verax.answers import Answers
 from verax.errors import ExtraMissing, InputError, OptionError
 
 Labels = npt.NDArray[np.signedinteger]
@@ -29,6 +30,7 @@ Floats = npt.NDArray[np.float64]
 Sign = npt.NDArray[np.generic] | str
 BACKENDS = ("auto", "numpy", "numba", "torch")
 _EXTRAS = {"numba": "fast", "torch": "torch"}
+_MOST_ANSWERS = 2**31 - 1  # their places fit 32 bits
 _MOST_TASKS = 1_500_000_000  # n C - a b^T and three times n^2 fit 64 bits
 
 # Seconds. Measured on one core of an AMD EPYC (Zen 4) with NumPy 2.4 and numba 0.68: importing numba and loading
@@ -150,7 +152,96 @@ _TALLIES = _Operation("tallies", "tasks", lambda n: 0.35 * n, lambda n: 0.2 + 0.
 _WEIGHED = _Operation("weighed", "tasks", lambda _: 3.0, lambda _: 0.4, threaded=False)
 _SPREAD = _Operation("spread", "tasks", lambda n: 8.0 + 0.3 * n, lambda n: 0.2 * n, threaded=False, device=False)
 _INFLUENCE = replace(_SPREAD, name="influence", numba=_SPREAD.numpy)  # numba has none of its own
+_MEETINGS = _Operation("meetings", "meetings", lambda _: 180.0, lambda _: 4.0, threaded=False, device=False)
+_AGREEMENT = replace(_MEETINGS, name="agreement", numpy=lambda _: 25.0, numba=lambda _: 3.0)
+_AGREED = replace(_AGREEMENT, name="agreed", numpy=lambda _: 90.0, numba=lambda _: 8.0)
+_EXACT_SUMS = replace(_AGREEMENT, name="exact_sums", numpy=lambda _: 35.0, numba=lambda _: 6.0)
 _DEFAULT = Engine()
+
+
+@dataclass(frozen=True, eq=False)
+class Meetings:
+    """Pairs of agents, `row` and `peer`, in the order in which each row first meets them, and where they meet.
+
+    Pair p meets from `start[p]` to `start[p + 1]`: at which of the row's answers (`mine`), what the peer `said` there.
+    """
+
+    row: npt.NDArray[np.int32]
+    peer: npt.NDArray[np.int32]
+    start: Ints
+    mine: npt.NDArray[np.int32]
+    said: Labels
+
+    @property
+    def common(self) -> Ints:
+        """How many tasks each pair has in common."""
+        return np.diff(self.start)
+
+
+def quicker_by_meetings(answered: int, agents: int, tasks: int, met: Callable[[], int], classes: int,
+                        engine: Engine) -> bool:  # fmt: skip
+    """Whether pairs are found sooner from the answers that meet than from all cells of an array; `met` counts them."""
+    backend = _PHI.quickest(engine, agents * agents * tasks, classes) if engine.backend == "auto" else engine.backend
+    by_cell = getattr(_PHI, backend if backend != "torch" else "numpy")(classes) * agents * agents * tasks
+    each = sum(getattr(op, backend if backend == "numba" else "numpy")(classes)
+               for op in (_MEETINGS, _AGREEMENT, _AGREED))  # fmt: skip
+    return bool(each * answered * answered < by_cell * tasks and each * met() < by_cell)
+
+
+def for_meetings(engine: Engine, met: int) -> Engine:
+    """The same with a backend chosen for so many meetings in all, of which few are counted at a time.
+
+    >>> for_meetings(Engine(), 1000).backend
+    'numpy'
+    """
+    return engine if engine.backend != "auto" else replace(engine, backend=_MEETINGS.quickest(engine, met, 2))
+
+
+def meetings(answers: Answers, first: int, last: int, least: int = 2, engine: Engine = _DEFAULT) -> Meetings:
+    """Who meets agents `first` to `last` - 1 on at least so many tasks, and where.
+
+    >>> said = Answers.of_array(np.array([[0, 1, -1], [1, 1, 0], [-1, -1, 0]]))
+    >>> met = meetings(said, 0, 3)
+    >>> met.row.tolist(), met.peer.tolist(), met.start.tolist(), met.mine.tolist(), met.said.tolist()
+    ([0, 1], [1, 0], [0, 2, 4], [0, 1, 2, 3], [1, 1, 0, 1])
+    """
+    if len(answers) > _MOST_ANSWERS:
+        raise InputError(f"more than {_MOST_ANSWERS:,} answers cannot be counted one by one; score a part of them")
+    found: Meetings = _MEETINGS.run(engine, float(answers.meetings[first:last].sum()), 2, answers, first, last, least)
+    return found
+
+
+def agreement(met: Meetings, labels: Labels, classes: int, engine: Engine = _DEFAULT) -> Ints:
+    """What `totals` gives with the identity for a sign, of every pair that meets; `labels` are those of all answers.
+
+    >>> said = Answers.of_array(np.array([[0, 1, 1], [0, 1, 0]]))
+    >>> agreement(meetings(said, 0, 1), said.label, 2).tolist()
+    [2]
+    """
+    found: Ints = _AGREEMENT.run(engine, len(met.mine), classes, met, labels, classes)
+    return found
+
+
+def agreed(
+    met: Meetings, labels: Labels, classes: int, weight: Floats, into: Floats, first: int, engine: Engine = _DEFAULT
+) -> None:
+    """Add what `phi` adds up with the identity for a sign to answers from `first` on, each pair by its weight above 0.
+
+    >>> said, into = Answers.of_array(np.array([[0, 1, 1], [0, 1, 0]])), np.zeros(3)
+    >>> agreed(meetings(said, 0, 1), said.label, 2, np.ones(1), into, 0); into.round(3).tolist()
+    [0.074, 0.074, -0.148]
+    """
+    _AGREED.run(engine, len(met.mine), classes, met, labels, classes, weight, into, first)
+
+
+def exact_sums(values: Floats, start: Ints, engine: Engine = _DEFAULT) -> Floats:
+    """The sums of values[start[i]:start[i + 1]], each rounded once, in whatever order the values stand.
+
+    >>> exact_sums(np.array([1e100, 1.0, -1e100, 0.1, 0.2]), np.array([0, 3, 5])).tolist()
+    [1.0, 0.30000000000000004]
+    """
+    found: Floats = _EXACT_SUMS.run(engine, len(values), 2, values, start)
+    return found
 
 
 def counts(

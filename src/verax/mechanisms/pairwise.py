@@ -13,6 +13,7 @@ import numpy.typing as npt
 from verax.errors import OptionError
 from verax.joint import Estimate, Joint
 from verax.kernels import Floats, Labels
+from verax.mechanisms.meetings import parts_of_meetings
 from verax.mechanisms.soft import Mixtures
 from verax.pairs import Counts, Pairs, all_pairs, evaluated, jackknifed, mean_error, of_counts
 from verax.plan import Plan
@@ -33,7 +34,7 @@ def parts(side: Side, plan: Plan, only: int | None = None) -> list[Part | None]:
     mixed = mixtures_of(side, plan)
     if mixed is not None:
         return mixed.parts(only)
-    for way in (mean_over_peers, all_pairs, parts_of_counts):
+    for way in (mean_over_peers, parts_of_meetings, all_pairs, parts_of_counts):
         cheap = way(side, plan)
         if cheap is not None:
             return cheap

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from verax.answers import Answers
 from verax.errors import OptionError
 from verax.kernels import Floats, Ints
 from verax.plan import Plan
@@ -130,7 +131,9 @@ def in_order(side: Side) -> tuple[Side, Ints, Ints]:
         return side, agent_place, task_place
     moved = replace(
         reports,
-        labels=np.ascontiguousarray(reports.labels[np.ix_(agents, tasks)]),
+        held=reports.held.in_order(np.array(agents), np.array(tasks))
+        if isinstance(reports.held, Answers)
+        else np.ascontiguousarray(reports.held[np.ix_(agents, tasks)]),
         agents=tuple(reports.agents[k] for k in agents),
         tasks=tuple(reports.tasks[n] for n in tasks),
         probabilities=None if reports.probabilities is None else reports.probabilities[np.ix_(agents, tasks)],

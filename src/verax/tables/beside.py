@@ -133,7 +133,7 @@ def read_submissions(
     reports = Reports.of_table(table, replace(how, agent_col=None)).with_one_spelling()
     rank = np.argsort([*owners])  # both in order of first appearance
     rows = None if reports.probabilities is None else reports.probabilities[rank]
-    arrived = replace(reports, labels=reports.labels[rank], probabilities=rows, agents=tuple(map(str, sorted(owners))))
+    arrived = replace(reports, held=reports.labels[rank], probabilities=rows, agents=tuple(map(str, sorted(owners))))
     return arrived, tuple(owners[n] for n in sorted(owners))
 
 
