@@ -20,7 +20,10 @@ from verax.wire import Document, unwritten
 
 AGAINST = ("truth", "peers", "hybrid", "consensus")
 OVER = ("mean", "median", "one", "skilled")
-_MIXTURES = {"skilled": "verax.mechanisms.skilled:Skilled", "consensus": "verax.mechanisms.consensus:Consensus"}
+_MIXTURES = {
+    "skilled": "verax.mechanisms.skilled_meetings:skilled_references",
+    "consensus": "verax.mechanisms.consensus:Consensus",
+}
 SIGNS = ("identity", "split", "plugin")
 
 

@@ -259,6 +259,17 @@ class Reports:
         """
         return self.held.answered if isinstance(self.held, Answers) else np.asarray((self.held >= 0).sum(1))
 
+    def of_agent(self, i: int) -> tuple[npt.NDArray[np.signedinteger[Any]], Labels]:
+        """Which tasks agent i answered, and what it said.
+
+        >>> Reports.of([[0, 1, -1], [-1, 1, 0]]).of_agent(1)[0].tolist()
+        [1, 2]
+        """
+        if isinstance(self.held, Answers):
+            return self.held.of_agent(i)
+        tasks = np.nonzero(self.held[i] >= 0)[0]
+        return tasks, self.held[i, tasks]
+
     def scorable(self, source: str = "the reports") -> Reports:
         """These reports, if there is anything to score: an agent, two classes and two tasks.
 

@@ -34,7 +34,12 @@ def parts_of_meetings(side: Side, plan: Plan) -> list[Part | None] | None:
     """Everybody beside all peers; None where pairs are better found another way, or the rule needs more than labels."""
     if side.references is not None or plan.over not in ("mean", "median") or not labels_suffice(side, plan):
         return None
-    return [*_each_part(side, plan, None)] if found_by_meetings(side.reports, plan) else None
+    if not found_by_meetings(side.reports, plan):
+        return None
+    plan, cut = counted_at_once(side, plan), Cut.of(side, plan)
+    return [
+        part for rows in blocks_of(side.reports.answers, plan) for part in parts_beside(side, plan, None, rows, cut)
+    ]
 
 
 def labels_suffice(side: Side, plan: Plan) -> bool:
@@ -68,24 +73,16 @@ def blocks_of(answers: Answers, plan: Plan) -> Iterator[slice]:
         first = last
 
 
-def parts_beside(side: Side, plan: Plan, weigh: Weigh) -> list[Part | None]:
-    """Everybody beside all peers, each counted by its weight; a peer of weight 0 is no reference."""
-    return [*_each_part(side, plan, weigh)]
-
-
-def _each_part(side: Side, plan: Plan, weigh: Weigh | None) -> Iterator[Part | None]:
-    cut, size = Cut.of(side, plan), len(side.reports.agents)
-    plan = counted_at_once(side, plan)
-    for rows in blocks_of(side.reports.answers, plan):
-        met = kernels.meetings(side.reports.answers, rows.start, rows.stop, 2, plan.engine)
-        references = np.bincount(met.row, minlength=size)[rows]
-        share = np.ones(len(met.row))
-        if weigh is not None:
-            weight = weigh(met)
-            met, weight = some_pairs(met, weight > 0), weight[weight > 0]
-            start = starts_of(met, rows)
-            share = weight / np.repeat(kernels.exact_sums(weight, start, plan.engine), np.diff(start))
-        yield from _Block(side, plan, cut, rows, met, share, references).parts()
+def parts_beside(side: Side, plan: Plan, weigh: Weigh | None, rows: slice, cut: Cut | None = None) -> list[Part | None]:
+    """Some agents beside the peers they meet, each counted by its weight; a peer of weight 0 is no reference."""
+    met = kernels.meetings(side.reports.answers, rows.start, rows.stop, 2, plan.engine)
+    references, share = np.diff(starts_of(met, rows)), np.ones(len(met.row))
+    if weigh is not None:
+        weight = weigh(met)
+        met, weight = some_pairs(met, weight > 0), weight[weight > 0]
+        start = starts_of(met, rows)
+        share = weight / np.repeat(kernels.exact_sums(weight, start, plan.engine), np.diff(start))
+    return _Block(side, plan, cut or Cut.of(side, plan), rows, met, share, references).parts()
 
 
 def starts_of(met: Meetings, rows: slice) -> Ints:

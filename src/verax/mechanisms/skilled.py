@@ -34,9 +34,9 @@ from verax.plan import Plan
 from verax.reports import Reports
 from verax.statistic import Part, Side
 
-_POWER = 4
+POWER = 4
 _THIN = 15  # common tasks off the commonest label, below which a pair's penalty is noise
-_UNIT = 2.0**28  # N S is summed in whole numbers of 1 / this, so that a term is taken out again without a trace
+UNIT = 2.0**28  # N S is summed in whole numbers of 1 / this, so that a term is taken out again without a trace
 
 
 def skilled(values: npt.ArrayLike, common: npt.ArrayLike) -> Floats:
@@ -59,7 +59,7 @@ def skilled(values: npt.ArrayLike, common: npt.ArrayLike) -> Floats:
 def skilled_weights(values: Floats, common: npt.NDArray[np.generic]) -> Floats:
     """w_ij, row i without anything that agent i reported; where nobody is skilled without i, the common tasks."""
     n, units = pair_sums(values, common)
-    weights = n * _skill_without_each(n, units) ** _POWER
+    weights = n * _skill_without_each(n, units) ** POWER
     return np.asarray(np.where((weights > 0).any(1, keepdims=True), weights, n), dtype=np.float64)
 
 
@@ -68,15 +68,20 @@ def pair_sums(values: Floats, common: npt.NDArray[np.generic]) -> tuple[Ints, In
     n = np.array(common, dtype=np.int64)
     np.fill_diagonal(n, 0)
     n[(n < 2) | ~np.isfinite(values)] = 0
-    return n, np.rint(np.where(n > 0, values, 0.0) * n * _UNIT).astype(np.int64)
+    return n, pair_units(np.where(n > 0, values, 0.0), n)
+
+
+def pair_units(values: Floats, common: Ints) -> Ints:
+    """N S in whole units."""
+    return np.asarray(np.rint(values * common * UNIT).astype(np.int64))
 
 
 def weights_without(n: Ints, units: Ints, *left_out: int) -> Floats:
     """What each agent's word weighs, of nothing that these agents reported or that is beside them; none for them."""
     kept = np.setdiff1d(np.arange(len(n)), left_out)
     tasks, total = n[:, kept].sum(1), units[:, kept].sum(1)
-    skill = np.divide(total, tasks * _UNIT, out=np.zeros(len(n)), where=tasks > 0)
-    weights = np.maximum(skill, 0.0) ** _POWER
+    skill = np.divide(total, tasks * UNIT, out=np.zeros(len(n)), where=tasks > 0)
+    weights = np.maximum(skill, 0.0) ** POWER
     weights[list(left_out)] = 0.0
     return np.asarray(weights)
 
@@ -85,7 +90,7 @@ def _skill_without_each(n: Ints, units: Ints) -> Floats:
     """skill_j(-i) for every i (row) and j: j's mean beside the others, its pair with i taken out."""
     tasks = n.sum(1) - n
     total = units.sum(1) - units
-    return np.asarray(np.maximum(np.divide(total, tasks * _UNIT, out=np.zeros(n.shape), where=tasks > 0), 0.0))
+    return np.asarray(np.maximum(np.divide(total, tasks * UNIT, out=np.zeros(n.shape), where=tasks > 0), 0.0))
 
 
 class Skilled(Mixtures):
@@ -97,10 +102,11 @@ class Skilled(Mixtures):
         values, common = label_pairs(labels, classes, plan.engine)
         self.weights = skilled_weights(values, common)
         n, units = pair_sums(values, common)
-        self.votes = _skill_without_each(n, units) ** _POWER
+        self.votes = _skill_without_each(n, units) ** POWER
         self.references = (n > 0).sum(1)
         able = plan.rule.counts_only and plan.matrix is not None and side.signal.kind != "features"
-        self.thin = _thin_without_each(labels, classes, common) & able
+        held = np.stack([(labels == k).sum(1) for k in range(classes)], axis=1)
+        self.thin = thin_without_each(held, _middle_of(common)) & able
 
     def ordered(self, i: int) -> Mixture:
         if not self.thin[i]:
@@ -126,12 +132,15 @@ def label_pairs(labels: Labels, classes: int, engine: Engine) -> tuple[Floats, I
     return np.asarray(total[..., 0] / np.maximum(shared * (shared - 1), 1)), shared
 
 
-def _thin_without_each(labels: Labels, classes: int, common: Ints) -> npt.NDArray[np.bool_]:
-    """Whether the pairs that answers lie in share few tasks that tell anything; of i's labels nothing enters for i."""
+def _middle_of(common: Ints) -> int:
+    """How many tasks the pair shares in which the middle one of all answers lies."""
     pair = np.sort(common[np.triu_indices(len(common), 1)])
     answers = np.cumsum(pair)
-    middle = pair[np.searchsorted(answers, answers[-1] / 2)] if len(pair) and answers[-1] else 0
-    held = np.stack([(labels == k).sum(1) for k in range(classes)], axis=1)
+    return int(pair[np.searchsorted(answers, answers[-1] / 2)]) if len(pair) and answers[-1] else 0
+
+
+def thin_without_each(held: Ints, middle: int) -> npt.NDArray[np.bool_]:
+    """Whether a pair of so many tasks has few that tell anything; of what i says (held, K x L) nothing enters for i."""
     others = held.sum(0) - held
     commonest = others.max(1) / np.maximum(others.sum(1), 1)
     return np.asarray(middle * (1 - commonest) < _THIN)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -17,29 +18,68 @@ import numpy.typing as npt
 
 from verax.answers import Answers
 from verax.errors import OptionError
-from verax.kernels import Floats, Ints
+from verax.kernels import Floats, Ints, exact_sums
 from verax.plan import Plan
 from verax.public import Public
 from verax.reports import Reports
 from verax.rules import names_of
 from verax.statistic import Part, Side
 
+Places = npt.NDArray[np.signedinteger[Any]]
+
 
 def part_beside(side: Side, plan: Plan, i: int, mixture: Mixture) -> Part | None:
     """Agent i beside a soft reference, a row of zeros where it says nothing; None on too few tasks."""
-    answered, soft = side.reports.labels[i] >= 0, mixture.soft
-    assert soft is not None
-    common = answered & (soft.sum(1) > 0)
-    signal = side.signal.take(common)
-    if common.sum() <= signal.rank:
+    assert mixture.soft is not None
+    tasks = side.reports.of_agent(i)[0]
+    return _part_on(side, plan, i, tasks, mixture.soft[tasks], mixture.references)
+
+
+def _part_on(side: Side, plan: Plan, i: int, tasks: Places, soft: Floats, references: int) -> Part | None:
+    """The same from the rows on the tasks that the agent answered."""
+    heard = soft.sum(1) > 0
+    common = tasks[heard]
+    signal = side.signal if len(common) == side.signal.tasks else _signal_on(side.signal, common)
+    if len(common) <= signal.rank:
         return None
-    value, psi = _score_beside(side.reports, plan, i, common, soft[common], signal)
+    value, psi = _score_beside(side.reports, plan, i, common, soft[heard], signal)
     error = math.sqrt(math.fsum(((psi - psi.mean()) ** 2).tolist())) / len(psi)
-    return Part(value, error, int(answered.sum()), mixture.references)
+    return Part(value, error, len(tasks), references)
+
+
+def parts_on_answers(side: Side, plan: Plan, rows: slice, soft: Floats, references: Ints) -> list[Part | None]:
+    """Some agents, whose labels suffice, beside a soft reference that has a row for each of their answers."""
+    answers, start = side.reports.answers, side.reports.answers.start[rows.start : rows.stop + 1]
+    own = slice(int(start[0]), int(start[-1]))
+    if side.signal.kind is not None:
+        ends = (start - start[0]).tolist()
+        return [
+            _part_on(side, plan, i, answers.of_agent(i)[0], soft[a:b], int(each))
+            for i, (a, b), each in zip(range(rows.start, rows.stop), pairwise(ends), references, strict=True)
+        ]
+    assert plan.matrix is not None
+    heard = soft.sum(1) > 0
+    agent = answers.agent[own][heard].astype(np.int64) - rows.start
+    n = np.bincount(agent, minlength=rows.stop - rows.start)
+    start = np.concatenate([[0], np.cumsum(n)])
+    paid = plan.matrix.astype(np.float64)[answers.label[own][heard]]
+    psi = _sums_of_rows(_centred(paid, agent, start) * _centred(soft[heard], agent, start))
+    value = exact_sums(psi / np.maximum(n - 1, 1)[agent], start, plan.engine)
+    apart = psi - (np.bincount(agent, psi, len(n)) / np.maximum(n, 1))[agent]
+    error = np.sqrt(exact_sums(apart**2, start, plan.engine)) / np.maximum(n, 1)
+    each = zip(value.tolist(), error.tolist(), answers.answered[rows].tolist(), references.tolist(), strict=True)
+    return [Part(*found) if common > 1 else None for common, found in zip(n.tolist(), each, strict=True)]
+
+
+def _centred(columns: Floats, agent: Ints, start: Ints) -> Floats:
+    """Columns less their means, agent by agent; exactly 0 where a column is constant."""
+    shifted = columns - columns[start[agent]]
+    sums = np.stack([np.bincount(agent, column, len(start) - 1) for column in shifted.T], axis=1)
+    return np.asarray(shifted - (sums / np.maximum(np.diff(start), 1)[:, None])[agent])
 
 
 def _score_beside(
-    reports: Reports, plan: Plan, i: int, common: npt.NDArray[np.bool_], soft: Floats, signal: Public
+    reports: Reports, plan: Plan, i: int, common: Places, soft: Floats, signal: Public
 ) -> tuple[float, Floats]:
     rule = plan.rule
     if rule.linear:
@@ -48,7 +88,8 @@ def _score_beside(
             paid = rule.scored(reports.probabilities[i, common])
         else:
             assert plan.matrix is not None
-            paid = plan.matrix.astype(np.float64)[reports.labels[i, common]]
+            tasks, labels = reports.of_agent(i)
+            paid = plan.matrix.astype(np.float64)[labels[np.searchsorted(tasks, common)]]
         psi = _sums_of_rows(signal.residual(paid) * signal.residual(soft))
         return math.fsum((signal.weights * psi).tolist()), psi
     assert rule.mixture is not None and reports.probabilities is not None
@@ -140,12 +181,12 @@ def in_order(side: Side) -> tuple[Side, Ints, Ints]:
         truth=None if reports.truth is None else reports.truth[tasks],
         public=None if reports.public is None else reports.public[tasks],
     )
-    return Side(moved, _ordered(side.signal, tasks), side.references), agent_place, task_place
+    return Side(moved, _signal_on(side.signal, tasks), side.references), agent_place, task_place
 
 
-def _ordered(signal: Public, tasks: Any) -> Public:
+def _signal_on(signal: Public, tasks: Any) -> Public:
     return Public(
-        signal.tasks,
+        len(tasks),
         None if signal.strata is None else signal.strata[tasks],
         None if signal.features is None else signal.features[tasks],
     )
