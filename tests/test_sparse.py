@@ -9,10 +9,11 @@ import pytest
 from numpy.random import default_rng
 from typer.testing import CliRunner
 
-from verax import InputError, Reports, audit, kernels, read, score, tables
+from verax import InputError, Mechanism, Reports, audit, kernels, read, score, tables
 from verax.answers import Answers
 from verax.cli import app
 from verax.kernels import Engine
+from verax.score import prepare
 
 DATA = Path(__file__).parents[2] / "shared" / "data" / "crowd"
 needs_data = pytest.mark.skipif(not DATA.is_dir(), reason="the public data sets are not here")
@@ -259,3 +260,35 @@ def test_real_crowds_score_as_their_arrays_do(name, by_cells):
     sparse = Reports.of_answers(said.agent, said.task, said.label, **names)
     for asked in ({}, {"over": "median"}, {"rule": "ca"}):
         alike(score(dense, **asked), score(sparse, **asked))
+
+
+def test_skilled_references_are_those_of_the_array(by_cells):
+    for seed in range(80):
+        rng = default_rng(seed)
+        agents, tasks, classes = (int(rng.integers(*ends)) for ends in ((3, 14), (8, 200), (2, 5)))
+        truth = rng.integers(0, classes, tasks)
+        right = rng.random((agents, tasks)) < rng.uniform(0.2, 1.0, agents)[:, None]
+        labels = np.where(right, truth, rng.integers(0, classes, right.shape))
+        labels[rng.random(labels.shape) < rng.uniform(0.1, 0.8)] = -1
+        labels[:2, :2] = 0, 1
+        dense, sparse = both(labels, classes, rng)
+        known, strata = np.where(rng.random(tasks) < 0.4, truth, -1), rng.integers(0, 2, tasks)
+        known[0] = 0
+        asked = ({}, {"rule": "ca", "sign": "split"}, {"public": strata}, {"truth": known})[seed % 4]
+        close(score(dense, over="skilled", **asked), score(sparse, over="skilled", backend=BACKENDS[seed % 2], **asked))
+        one, other = (prepare(reports, mechanism=Mechanism(over="skilled")).mixtures for reports in (dense, sparse))
+        assert type(one) is not type(other)
+        for i in range(agents):
+            a, b = one.of(i), other.of(i)
+            for x, y in ((a.weights, b.weights), (a.soft, b.soft)):
+                assert (x is None) == (y is None)
+                assert x is None or np.allclose(x, y, rtol=0, atol=1e-12)
+
+
+@needs_data
+@pytest.mark.parametrize("name", ["dog", "product"])
+def test_real_crowds_have_the_skilled_references_of_their_arrays(name, by_cells):
+    dense = read(DATA / f"{name}.csv")
+    said, names = dense.answers, {"agents": dense.agents, "tasks": dense.tasks, "classes": dense.classes}
+    sparse = Reports.of_answers(said.agent, said.task, said.label, **names)
+    close(score(dense, over="skilled"), score(sparse, over="skilled"))
