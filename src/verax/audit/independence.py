@@ -27,9 +27,6 @@ from verax.public import Public
 from verax.reports import Reports, as_reports, some
 
 MOST_AGENTS = 1000  # whose pairs are judged beside one another
-# Excess below which nobody is kin. With truth: agents of chance, of hard tasks, and of tiers of skill stay below 0.1.
-# Without: two tiers of skill on hard tasks reach 0.13 with two classes.
-_BEYOND_TRUTH, _BEYOND_SKILL = 0.1, 0.2
 _APART = 0.3  # excess that no pair may have where agents are said to be independent
 _ENOUGH = 0.8  # of their number, that agents must be worth where they are said to be independent
 _WANTED = 0.1  # of the effective number: the error that labelled tasks should come to
@@ -202,7 +199,7 @@ def _found(
     by_truth = judged.truth is not None
     products = products_of(judged.labels, strata, len(judged.classes), judged.tasks)
     same = np.unique(judged.labels, axis=0, return_inverse=True)[1].reshape(-1)
-    kin = kinship_of(products, same, by_truth, _BEYOND_TRUTH if by_truth else _BEYOND_SKILL, confidence)
+    kin = kinship_of(products, same, by_truth, confidence)
     worth = worth_of(kin.rho, kin.weights, kin.clusters)
     without = jackknifed(products, kin, same, by_truth)
     plain, once = (
@@ -210,7 +207,7 @@ def _found(
         for value, number in ((worth.plain, lambda w: w.plain), (worth.once, lambda w: w.once))
     )
     if not by_truth:  # what all share is not seen, and may be everything
-        plain = once = (1.0, max(plain[1], once[1]))
+        plain = once = (1.0, min(max(plain[1], once[1]), float(len(chosen))))
     clusters = tuple(
         _cluster(judged, kin, worth, without, c, same, by_truth, confidence) for c in range(len(kin.clusters))
     )

@@ -24,6 +24,9 @@ from verax.kernels import Floats, Ints, Labels
 from verax.statistic import groups
 
 FEWEST = 30  # common tasks below which a pair tells nothing
+# Excess of kin, at least. Independent agents of unlike skill on hard tasks stay below 0.1 where the truth is taken out,
+# and below 0.13 with two labels where it is not.
+LEAST = 0.2
 _GROUPS = 25  # of tasks, left out in turn
 _STEPS, _ROUNDS = 500, 8
 _CLOSEST = 0.02  # of a variance that is left to errors, at least, whatever the factor takes
@@ -130,10 +133,10 @@ class Kinship:
     clusters: tuple[Cluster, ...]
 
 
-def kinship_of(products: Products, same: Ints, by_truth: bool, margin: float, confidence: float) -> Kinship:
+def kinship_of(products: Products, same: Ints, by_truth: bool, confidence: float) -> Kinship:
     """The clusters that remain once their own pairs no longer enter the factor of all.
 
-    `same` numbers the different reports from 0: the excess of identical ones is 1. `margin`: excess that is no kinship.
+    `same` numbers the different reports from 0: the excess of identical ones is 1.
     Without truth, what more than half of the agents have in common is the factor, not a cluster.
     """
     covariance, n = products.covariance(), products.tasks
@@ -143,14 +146,19 @@ def kinship_of(products: Products, same: Ints, by_truth: bool, margin: float, co
     identical = (same[:, None] == same) & (weights > 0)
     chance = (np.outer(own, own) + covariance**2) / np.maximum(n, 1.0)
     judged = weights > 0
-    noise = float(np.median(products.spread()[judged] / chance[judged])) if judged.any() else 1.0
+    spread = products.spread()
+    if judged.any():  # where errors are few, what groups of tasks happen to show may be too small, or too large
+        spread = np.maximum(spread, float(np.median(spread[judged] / chance[judged])) * chance)
     z = quantile(confidence, max(int(judged.sum()) // 2, 1))
     one = np.ix_(*[np.unique(same, return_index=True)[1]] * 2)  # of identical reports, one speaks
     loadings, seen = least_shared(covariance[one], weights[one])[same], list[tuple[Cluster, ...]]()
+    if not (by_truth or loadings.any()):  # without truth there is a factor, however thin the pairs
+        alike = math.sqrt(max(_mean_over(covariance, weights), 0.0))
+        loadings = fitted(covariance, np.where(identical, 0.0, weights), np.full(len(own), alike))
     while True:
         excess, left = excess_over(covariance, loadings, identical)
-        stderr = np.where(identical, 0.0, np.sqrt(noise * chance) / np.outer(left, left))
-        found = linked(excess, stderr, weights, margin, z)
+        stderr = np.where(identical, 0.0, np.sqrt(spread) / np.outer(left, left))
+        found = linked(excess, stderr, weights, 0.0 if by_truth else LEAST, z)
         if not by_truth:
             found = tuple(
                 c for c in found if 2 * (distinct := len({*same[list(c)]})) <= same.max() + 1 or distinct == 1
@@ -160,8 +168,7 @@ def kinship_of(products: Products, same: Ints, by_truth: bool, margin: float, co
         seen.append(found)
         masked = identical | _within(found, len(own))
         loadings = fitted(covariance, np.where(masked, 0.0, weights), loadings)
-    scale = np.sqrt(np.maximum(own, 1e-300))
-    rho = covariance / np.outer(scale, scale) if by_truth else excess
+    rho = correlation_of(covariance) if by_truth else excess
     return Kinship(weights, loadings, rho, excess, stderr, z, found)
 
 
@@ -175,7 +182,7 @@ def least_shared(covariance: Floats, weights: Floats) -> Floats:
     [0.8, 0.8, 0.6, 0.6, 0.6]
     """
     scale = np.sqrt(np.maximum(np.diag(covariance), 1e-300))
-    rho = np.sort(np.where(weights > 0, covariance / np.outer(scale, scale), np.inf), axis=1)
+    rho = np.sort(np.where(weights > 0, correlation_of(covariance), np.inf), axis=1)
     count = (weights > 0).sum(1)
     low = rho[np.arange(len(rho)), np.maximum((count - 1) // 4, 0)]
     low = np.where(count > 0, low, 0.0)
@@ -185,8 +192,18 @@ def least_shared(covariance: Floats, weights: Floats) -> Floats:
     return np.asarray(np.clip(low / math.sqrt(level), 0.0, 0.98) * scale)
 
 
+def correlation_of(covariance: Floats) -> Floats:
+    """The correlations, between -1 and 1 also where a pair's few common tasks say otherwise.
+
+    >>> correlation_of(np.array([[4.0, 1.0], [1.0, 1.0]])).tolist()
+    [[1.0, 0.5], [0.5, 1.0]]
+    """
+    scale = np.sqrt(np.maximum(np.diag(covariance), 1e-300))
+    return np.asarray(np.clip(covariance / np.outer(scale, scale), -1.0, 1.0))
+
+
 def fitted(covariance: Floats, weights: Floats, start: Floats, steps: int = _STEPS) -> Floats:
-    """b with b_i b_j nearest to C_ij in weighted squares off the diagonal, from a start. A flat direction stays open.
+    """b with b_i b_j nearest to C_ij in weighted squares off the diagonal, from a start other than 0.
 
     >>> b = np.array([0.9, 0.8, 0.7, 0.6])
     >>> fitted(np.outer(b, b), 1 - np.eye(4), np.ones(4)).round(6).tolist()
@@ -212,18 +229,18 @@ def excess_over(covariance: Floats, loadings: Floats, identical: Mask) -> tuple[
     return np.asarray(excess), np.asarray(left)
 
 
-def linked(excess: Floats, stderr: Floats, weights: Floats, margin: float, z: float) -> tuple[Cluster, ...]:
-    """Clusters by average linkage, largest first: joined while the mean excess is surely above the margin.
+def linked(excess: Floats, stderr: Floats, weights: Floats, surely: float, z: float) -> tuple[Cluster, ...]:
+    """Clusters by average linkage, largest first: joined while the mean excess is 0.2, and surely above a bound.
 
     Two groups that have less than half as much in common as one of them has within stay apart.
 
     >>> excess = np.array([[1, 0.9, 0], [0.9, 1, 0], [0, 0, 1]])
-    >>> linked(excess, np.full((3, 3), 0.05), 1 - np.eye(3), 0.1, 3.0)
+    >>> linked(excess, np.full((3, 3), 0.05), 1 - np.eye(3), 0.0, 3.0)
     ((0, 1),)
     """
     members = [[i] for i in range(len(excess))]
     total, error, weight = weights * excess, weights * stderr, weights.copy()
-    sure = _surely_above(total, error, weight, margin, z)
+    sure = _above(total, error, weight, surely, z)
     while sure.size:
         i, j = divmod(int(sure.argmax()), len(sure))
         if sure[i, j] <= 0:
@@ -235,7 +252,7 @@ def linked(excess: Floats, stderr: Floats, weights: Floats, margin: float, z: fl
         members[i] += members[j]
         members[j] = []
         sure[j] = sure[:, j] = -np.inf
-        sure[i] = sure[:, i] = _surely_above(total[i], error[i], weight[i], margin, z)
+        sure[i] = sure[:, i] = _above(total[i], error[i], weight[i], surely, z)
         inside = np.divide(np.diag(total), np.diag(weight), out=np.zeros(len(sure)), where=np.diag(weight) > 0)
         between = np.divide(total[i], weight[i], out=np.zeros(len(sure)), where=weight[i] > 0)
         loose = between < np.maximum(inside, inside[i]) / 2
@@ -245,10 +262,11 @@ def linked(excess: Floats, stderr: Floats, weights: Floats, margin: float, z: fl
     return tuple(sorted(found, key=lambda group: (-len(group), group)))
 
 
-def _surely_above(total: Floats, error: Floats, weight: Floats, margin: float, z: float) -> Floats:
-    """By how much means of excess are above the margin, their errors taken off; nothing is sure of no pair."""
+def _above(total: Floats, error: Floats, weight: Floats, surely: float, z: float) -> Floats:
+    """By how much means of excess pass the least, and, their errors taken off, the bound; of no pair nothing does."""
     n = np.where(weight > 0, weight, 1.0)
-    return np.asarray(np.where(weight > 0, (total - z * error) / n - margin, -np.inf))
+    passed = np.minimum(total - LEAST * weight, total - z * error - surely * weight) / n
+    return np.asarray(np.where(weight > 0, passed, -np.inf))
 
 
 def _within(clusters: Sequence[Cluster], agents: int) -> Mask:
@@ -312,8 +330,7 @@ def jackknifed(products: Products, kin: Kinship, same: Ints, by_truth: bool) -> 
     for g in range(len(products.sums)):
         covariance = products.covariance(without=g)
         if by_truth:
-            scale = np.sqrt(np.maximum(np.diag(covariance), 1e-300))
-            rho = np.where(kin.weights > 0, covariance / np.outer(scale, scale), 0.0)
+            rho = correlation_of(covariance)
         else:
             rho, _ = excess_over(covariance, fitted(covariance, apart, kin.loadings, 50), identical)
         found.append(worth_of(rho, kin.weights, kin.clusters))
