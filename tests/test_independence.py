@@ -225,6 +225,21 @@ def test_a_failing_certificate_names_the_cluster_by_a_chain():
     assert found[1].gain == pytest.approx(3 / (1 + 2 * 0.64), rel=0.1)
 
 
+def test_the_page_draws_what_is_shared_in_the_order_of_clusters():
+    from verax.score import prepare, scored
+    from verax.show.report import report
+
+    labels, truth = families(7, (3, 1, 1, 1, 1, 1), tasks=1500, share=0.8)
+    mixed = [5, 0, 7, 1, 6, 2, 3, 4]
+    ready = prepare(Reports.of(labels[mixed], agents=[f"agent{i}" for i in mixed]), truth)
+    text = report("Audit", ready, scored(ready), audit(ready.reports, truth))
+    drawn = text[text.index("<h2>Shared errors</h2>") :]
+    places = [drawn.index(f">agent{i}<") for i in mixed]
+    assert {mixed[k] for k in np.argsort(places)[:3]} == {0, 1, 2}
+    assert drawn[: drawn.index("</table>")].count("<i>◆") == 6
+    assert "Shared errors" not in report("Scores", ready, scored(ready))
+
+
 def test_copies_are_said_to_be_copies():
     labels, truth = families(8, (2, 1, 1, 1, 1), tasks=1500)
     found = [c for c in audit(Reports.of(labels), truth) if c.code == "INDEPENDENT" and c.agent]
@@ -272,6 +287,17 @@ def test_each_cluster_counted_once_gives_the_better_order():
         found, right = verax.independence(Reports.of(labels), truth=truth), (labels == truth).mean(1)
         plain, once = (spearmanr(right, [getattr(m, name) for m in found.agents])[0] for name in ("score", "once"))
         assert plain < 0.96 < 0.99 < once
+
+
+def test_the_demos_liar_is_found_to_be_kin_of_the_model_whose_answers_it_changed():
+    from importlib.resources import as_file, files
+
+    from verax.demo import bundled
+
+    with as_file(files("verax") / "data" / "digits-truth.csv") as path:
+        labelled = verax.read_truth(path, bundled())
+    found = verax.independence(labelled, truth=labelled.truth)
+    assert {c.agents for c in found.clusters} == {("knn-400", "liar-30%"), ("tree-80", "copycat")}
 
 
 def test_a_copied_report_no_longer_lifts_the_copied():

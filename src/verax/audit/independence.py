@@ -76,6 +76,7 @@ class Excess:
     agents: tuple[str, ...]
     values: Floats
     clusters: tuple[tuple[int, ...], ...]
+    by_truth: bool
 
 
 @dataclass(frozen=True)
@@ -207,6 +208,7 @@ def _found(
         for value, number in ((worth.plain, lambda w: w.plain), (worth.once, lambda w: w.once))
     )
     if not by_truth:  # what all share is not seen, and may be everything
+        worth = replace(worth, plain=min(worth.plain, len(chosen)), once=min(worth.once, len(chosen)))
         plain = once = (1.0, min(max(plain[1], once[1]), float(len(chosen))))
     clusters = tuple(
         _cluster(judged, kin, worth, without, c, same, by_truth, confidence) for c in range(len(kin.clusters))
@@ -309,7 +311,7 @@ def _in_order(judged: Reports, kin: Kinship) -> Excess:
     place = {i: k for k, i in enumerate(order)}
     values = np.where(kin.weights > 0, kin.excess, np.nan)[np.ix_(order, order)]
     clusters = tuple(tuple(place[i] for i in cluster) for cluster in kin.clusters)
-    return Excess(tuple(judged.agents[i] for i in order), values, clusters)
+    return Excess(tuple(judged.agents[i] for i in order), values, clusters, judged.truth is not None)
 
 
 def independent(reports: Reports, confidence: float, copied: Collection[str] = ()) -> list[Certificate]:
@@ -383,7 +385,7 @@ def _of_member(found: Independence, cluster: Cluster, agent: str, copied: Collec
     others = [other for other in cluster.agents if other != agent]
     together = f"the {len(cluster.agents)} are worth {_number(cluster.effective, cluster.interval)}"
     twins = [other for other in cluster.agents if other in copied]
-    near = f"; COPIES names {some(twins)} of them" if twins else ""
+    near = "" if not twins else "; COPIES names " + ("them too" if len(twins) > len(others) else some(twins))
     if cluster.identical:
         why = f"says the same as {some(others)} on every task; {together}{near}"
     elif found.by_truth:

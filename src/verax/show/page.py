@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from verax.audit import CODES, Certificate
+from verax.audit.independence import Excess
 from verax.payments import Payments
 from verax.schemes import known_rule
 from verax.score import Score, Scores
@@ -104,6 +105,7 @@ def page(
     pairwise: Pairwise | None = None,
     delta: DeltaMap | None = None,
     certificates: Sequence[Certificate] = (),
+    kin: Excess | None = None,
     payments: Payments | None = None,
     listings: Sequence[Listing] = (),
     curves: Sequence[Curve] = (),
@@ -134,6 +136,8 @@ def page(
         confusable=delta and _confusable_pairs(delta),
         certificates=certificates,
         groups=_grouped_by_code(certificates),
+        kin=kin and _kin_heat(kin),
+        kin_by_truth=kin and kin.by_truth,
         payments=payments,
         ranked_payments=sorted(payments.payments, key=lambda p: (-p.amount, p.agent)) if payments else [],
         listings=listings,
@@ -280,18 +284,32 @@ def _delta_heat(delta: DeltaMap) -> _Heat:
     part = values[np.ix_(chosen, chosen)]
     marked = {(chosen.index(i), chosen.index(j)) for i, j in delta.confusable if i in chosen and j in chosen}
     most = float(np.nanmax(np.abs(part), initial=0.0)) or 1.0
+    left_out = len(values) if len(values) > _DRAWN else 0
+    return _signed_heat([delta.classes[i] for i in chosen], part, most, 3 if most >= 0.1 else 4, marked, left_out)
+
+
+def _kin_heat(kin: Excess) -> _Heat:
+    """What pairs share beyond all, clusters first and marked; of many agents those that come first."""
+    part = np.array(kin.values[:_DRAWN, :_DRAWN])
+    np.fill_diagonal(part, np.nan)
+    marked = {(i, j) for cluster in kin.clusters for i in cluster for j in cluster if i != j and max(i, j) < _DRAWN}
+    left_out = len(kin.agents) if len(kin.agents) > _DRAWN else 0
+    return _signed_heat([*kin.agents[:_DRAWN]], part, 1.0, 2, marked, left_out)
+
+
+def _signed_heat(
+    names: list[str], values: Matrix, most: float, digits: int, marked: set[tuple[int, int]], left_out: int
+) -> _Heat:
+    """From -most to most, by the square root: beside the diagonal, the entries that matter are small."""
 
     def level(i: int, j: int) -> str:
-        if not np.isfinite(part[i, j]):
+        if not np.isfinite(values[i, j]):
             return "none"
-        # square root: beside the diagonal, the entries that matter are small
-        return f"d{round(math.copysign(math.sqrt(abs(part[i, j]) / most) * _SIDES, part[i, j])) + _SIDES}"
+        return f"d{round(math.copysign(math.sqrt(abs(values[i, j]) / most) * _SIDES, values[i, j])) + _SIDES}"
 
-    digits = 3 if most >= 0.1 else 4
     ends = [decimal(x, digits) for x in (-most, -most / 4, 0.0, most / 4, most)]
     key = [f"d{i}" for i in range(2 * _SIDES + 1)], ends
-    left_out = len(values) if len(values) > _DRAWN else 0
-    return _heat_map([delta.classes[i] for i in chosen], part, level, digits, key, marked, left_out)
+    return _heat_map(names, values, level, digits, key, marked, left_out)
 
 
 def _most_confused(values: Matrix, confusable: Iterable[tuple[int, int]]) -> list[int]:

@@ -10,7 +10,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from verax.audit import Certificate, lying, mean_delta
+from verax.audit.independence import Excess, independence_of
+from verax.errors import InputError
 from verax.payments import Payments
+from verax.reports import Reports
 from verax.score import Prepared, Scores, pairwise
 from verax.show.page import Curve, DeltaMap, Line, Pairwise, page
 from verax.show.text import market_listings, market_notes, market_summary
@@ -46,9 +49,18 @@ def report(
         pairwise=beside,
         delta=DeltaMap(reports.classes, mean_delta(ready), _confusable_classes(certificates, reports.classes)),
         certificates=certificates,
+        kin=_shared_errors(reports) if certificates else None,
         payments=payments,
         curves=_cost_of_lying(ready, scores),
     )
+
+
+def _shared_errors(reports: Reports) -> Excess | None:
+    """What pairs share beyond all, where that can be judged."""
+    try:
+        return independence_of(reports).excess
+    except InputError:
+        return None
 
 
 def _confusable_classes(certificates: Sequence[Certificate], classes: Sequence[str]) -> tuple[tuple[int, int], ...]:
