@@ -213,6 +213,9 @@ def test_independent_agents_hold_with_truth_and_never_without():
     assert "labelled tasks drawn at random would tell" in blind[0].why
     few = [c for c in audit(Reports.of(labels[:, :150]), truth[:150]) if c.code == "INDEPENDENT"]
     assert few[0].verdict == "undecided" and "tasks would decide" in few[0].why
+    labels, truth = families(6, (1,) * 30, tasks=300)
+    pairs = next(c for c in audit(Reports.of(labels), truth) if c.code == "INDEPENDENT")
+    assert pairs.interval[0] > 0.8 * 30 and pairs.verdict == "undecided" and "two may share as much as" in pairs.why
 
 
 def test_a_failing_certificate_names_the_cluster_by_a_chain():
@@ -254,6 +257,9 @@ def test_a_small_cluster_between_others_in_skill_fails_without_truth_and_a_tier_
     others = [answers(rng, truth, a, 2) for a in np.linspace(0.6, 0.92, 9)]
     found = verax.independence(Reports.of(np.array([*kin, *others])))
     assert [(c.agents, c.certain) for c in found.clusters] == [(("0", "1", "2"), True)]
+    many = [np.where(rng.random(4000) < 0.85, head, answers(rng, truth, a, 2)) for a in (0.6, 0.7, 0.75, 0.8, 0.9)]
+    open_ = verax.independence(Reports.of(np.array([*many, *others[:7]])))
+    assert [(c.agents, c.certain) for c in open_.clusters] == [(("0", "1", "2", "3", "4"), False)]
     blind = [c for c in audit(Reports.of(tiers(10)[0])) if c.code == "INDEPENDENT"]
     assert {c.verdict for c in blind} == {"undecided"}
     assert len(blind) == 5 and "or of like skill at hard tasks" in blind[1].why
