@@ -339,7 +339,7 @@ def test_the_document_survives_its_json():
     document = found.to_json()
     assert document["format"] == "verax.independence/1"
     assert list(document) == [
-        "format", "given", "tasks", "confidence", "effective", "interval", "once", "once_interval", "shared",
+        "format", "given", "tasks", "judged", "confidence", "effective", "interval", "once", "once_interval", "shared",
         "clusters", "closest", "agents", "labels", "warnings",
     ]  # fmt: skip
     assert Independence.from_json(document) == found

@@ -83,8 +83,8 @@ class Excess:
 class Independence(wire.Document, format=wire.INDEPENDENCE):
     """How many independent agents a panel is worth, and its clusters.
 
-    `given`: whether it was seen by truth or by the reports alone. `effective`: in a plain vote, K / (1 + (K - 1) mean
-    correlation); `once`: with each cluster counted once. `labels`: without truth, about how many labelled tasks would
+    `given`: seen by truth or by reports alone, of the `judged` agents. `effective`: in a plain vote, K / (1 + (K - 1)
+    mean correlation); `once`: with each cluster counted once. `labels`: without truth, about how many labelled tasks would
     give the effective number to a tenth.
 
     >>> import verax
@@ -96,6 +96,7 @@ class Independence(wire.Document, format=wire.INDEPENDENCE):
 
     given: str
     tasks: int
+    judged: int
     confidence: float
     effective: float
     interval: tuple[float, float]
@@ -113,11 +114,6 @@ class Independence(wire.Document, format=wire.INDEPENDENCE):
     def by_truth(self) -> bool:
         """Whether the truth was known of the tasks that entered."""
         return self.given == "truth"
-
-    @property
-    def judged(self) -> int:
-        """How many agents entered."""
-        return len(self.agents) if self.excess is None else len(self.excess.agents)
 
     def order(self, once: bool = True) -> list[str]:
         """The agents, best first, with each cluster counted once or as they are; those without a score last."""
@@ -157,8 +153,8 @@ def independence_of(reports: Reports, confidence: float = 0.95) -> Independence:
         if known.sum() < FEWEST:
             notes.append(f"the truth of {known.sum()} tasks is too little for shared errors: {FEWEST} are needed")
         reports = replace(reports, truth=None) if known.sum() < FEWEST else reports.take(known)
-    strata, levels = _strata_of(reports)
-    chosen, lost = _judged(reports, strata, levels)
+    strata = _strata_of(reports)
+    chosen, lost = _judged(reports, strata)
     if lost:
         notes.append(f"not judged, for want of answers or of any difference between them: {some(lost)}")
     if len(chosen) < 2:
@@ -168,16 +164,16 @@ def independence_of(reports: Reports, confidence: float = 0.95) -> Independence:
     return _found(whole, reports.only(*chosen), chosen, strata, confidence, tuple(notes))
 
 
-def _strata_of(reports: Reports) -> tuple[Ints, int]:
-    """The tasks by true label and public stratum, as far as either is known, and how many there may be."""
+def _strata_of(reports: Reports) -> Ints:
+    """The tasks by true label and public stratum, as far as either is known."""
     signal = Public.of(reports.public, len(reports.tasks))
     strata = np.zeros(len(reports.tasks), dtype=np.int64) if signal.strata is None else signal.strata.astype(np.int64)
     if reports.truth is not None:
         strata = strata * len(reports.classes) + reports.truth
-    return np.unique(strata, return_inverse=True)[1].reshape(-1), int(strata.max(initial=0)) + 1
+    return np.asarray(np.unique(strata, return_inverse=True)[1].reshape(-1), dtype=np.int64)
 
 
-def _judged(reports: Reports, strata: Ints, levels: int) -> tuple[list[int], list[str]]:
+def _judged(reports: Reports, strata: Ints) -> tuple[list[int], list[str]]:
     """Agents whose labels differ within a stratum and who share enough tasks with somebody, and the names of others."""
     answered = reports.labels >= 0
     varies = np.zeros(len(reports.agents), dtype=bool)
@@ -208,14 +204,15 @@ def _found(
         for value, number in ((worth.plain, lambda w: w.plain), (worth.once, lambda w: w.once))
     )
     if not by_truth:  # what all share is not seen, and may be everything
-        worth = replace(worth, plain=min(worth.plain, len(chosen)), once=min(worth.once, len(chosen)))
-        plain = once = (1.0, min(max(plain[1], once[1]), float(len(chosen))))
+        most = float(len(chosen))
+        worth = replace(worth, plain=min(worth.plain, most), once=min(worth.once, most))
+        plain = once = (1.0, min(max(plain[1], once[1]), most))
     clusters = tuple(
         _cluster(judged, kin, worth, without, c, same, by_truth, confidence) for c in range(len(kin.clusters))
     )
     return Independence(
-        "truth" if by_truth else "reports", len(judged.tasks), confidence, worth.plain, plain, worth.once, once,
-        worth.shared, clusters, _closest(judged, kin), _members(whole, chosen, kin),
+        "truth" if by_truth else "reports", len(judged.tasks), len(chosen), confidence, worth.plain, plain, worth.once,
+        once, worth.shared, clusters, _closest(judged, kin), _members(whole, chosen, kin),
         None if by_truth else _labels_needed(judged.labels, len(judged.classes), confidence), notes,
         _in_order(judged, kin),
     )  # fmt: skip
