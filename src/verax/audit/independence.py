@@ -84,8 +84,8 @@ class Independence(wire.Document, format=wire.INDEPENDENCE):
     """How many independent agents a panel is worth, and its clusters.
 
     `given`: seen by truth or by reports alone, of the `judged` agents. `effective`: in a plain vote, K / (1 + (K - 1)
-    mean correlation); `once`: with each cluster counted once. `labels`: without truth, about how many labelled tasks would
-    give the effective number to a tenth.
+    mean correlation); `once`: with each cluster counted once. `labels`: without truth, about how many labelled tasks
+    would give the effective number to a tenth.
 
     >>> import verax
     >>> from verax.demo import bundled
