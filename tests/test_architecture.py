@@ -79,7 +79,7 @@ def to_a_federations_round(folder):
     referee.broadcast({"w": np.zeros((5, 3))})
     sent = [Reply(f"c{i}", {"w": right + 0.3 * rng.normal(size=(5, 3))}) for i in range(5)]
     received = referee.receive(sent, [reply.agent for reply in sent])
-    referee.weigh(received.works, referee.pay_round(1, received))
+    referee.weigh(received.works, referee.settle_round(received))
 
 
 @pytest.mark.parametrize("way", [to_a_table, to_a_page, to_a_ledger, to_a_federations_round])

@@ -374,3 +374,37 @@ def test_evaluation_goes_on_without_who_has_other_metrics():
     clients = {n: evaluated(n, accuracy=0.1 * n) for n in (1, 2, 3)} | {4: evaluated(4, other=1.0)}
     _, result = run(paid(FedAvg()), clients)
     assert result.evaluate_metrics_clientapp[1]["accuracy"] == pytest.approx(0.2)
+
+
+class Joining(Here):
+    """A grid on which a client connects when the first round is over."""
+
+    def get_node_ids(self):
+        return [n for n in self.clients if n != 4 or "train" in self.sent]
+
+
+@pytest.mark.parametrize("protocol", ["first", "report"])
+def test_who_joins_later_is_asked_once_for_a_model_of_the_first_one_and_trains_as_others_do(protocol):
+    """It has its first score before it is sent anything informative; what it then trains goes into the average."""
+    seen = []
+
+    def late(message):
+        seen.append((message.metadata.message_type, float(sent(message)["table"].std())))
+        return honest(4)(message)
+
+    found = paid(protocol=protocol)
+    start = ArrayRecord({name: Array(a) for name, a in START.items()})
+    result = found.start(Joining(THREE | {4: late}), start, num_rounds=3)
+    first, second = found.outcomes
+    assert {s.agent for s in first.scores} == {"1", "2", "3"} and {s.agent for s in second.scores} == {"4"}
+    assert second.scores["4"].score == pytest.approx(first.scores["1"].score, abs=0.1)
+    assert [kind for kind, _ in seen] == ["train.report" if protocol == "report" else "train", "train", "train"]
+    assert seen[0][1] == 0 < seen[1][1] < seen[2][1]
+    assert result.arrays["table"].numpy().std() > seen[2][1]
+
+
+def test_who_joins_later_and_sends_back_what_it_was_sent_is_not_paid():
+    found = paid()
+    start = ArrayRecord({name: Array(a) for name, a in START.items()})
+    found.start(Joining(THREE | {4: echo}), start, num_rounds=2)
+    assert "no work of its own" in found.outcomes[1].unpaid["4"] and found.outcomes[1].scores is None

@@ -54,14 +54,14 @@ def asked_of(fraction):
 
 STRATEGIES = {
     "FedAvg": flower.FedAvg,
-    "FedAvgM": lambda **how: flower.FedAvgM(server_momentum=0.5, **how),
+    "FedAvgM": lambda **how: flower.FedAvgM(server_momentum=0.1, server_learning_rate=0.9, **how),
     "FedProx": lambda **how: flower.FedProx(proximal_mu=0.1, **how),
     "FedAdam": lambda **how: flower.FedAdam(eta=0.03, **how),
     "FedAdagrad": lambda **how: flower.FedAdagrad(eta=0.03, **how),
     "FedYogi": lambda **how: flower.FedYogi(eta=0.03, **how),
     "FedMedian": flower.FedMedian,
     "FedTrimmedAvg": flower.FedTrimmedAvg,
-    "Krum": lambda **how: flower.Krum(num_malicious_nodes=1, **how),
+    "Krum": flower.Krum,
     "MultiKrum": lambda **how: flower.MultiKrum(num_malicious_nodes=1, num_nodes_to_select=2, **how),
     "Bulyan": flower.Bulyan,
     "QFedAvg": lambda **how: flower.QFedAvg(client_learning_rate=0.1, **how),
@@ -70,11 +70,11 @@ STRATEGIES = {
     "DP adaptive, server": private(AdaptiveServer, noise_multiplier=0.02, initial_clipping_norm=5.0),
     "DP adaptive, client": private(AdaptiveClient, noise_multiplier=0.02, initial_clipping_norm=5.0),
 }
-MISHAPS = ("none", "half are asked", "a crash", "a drop-out")
+MISHAPS = ("none", "four of six asked", "a crash", "a drop-out")
 CASES = [(s, n, m) for s in STRATEGIES for n in worlds.NETS for m in MISHAPS]
 SOME = [(s, list(worlds.NETS)[i % 4], MISHAPS[1 + i % 3]) for i, s in enumerate(STRATEGIES)] + [
     ("FedAvg", "BatchNorm", "none"),
-    ("FedAdam", "BatchNorm", "half are asked"),
+    ("FedAdam", "BatchNorm", "four of six asked"),
     ("Krum", "BatchNorm", "a drop-out"),
     ("QFedAvg", "linear", "a crash"),
 ]
@@ -106,7 +106,7 @@ def trained(strategy, net, mishap, wrapped):
     logging.getLogger("flwr").setLevel(logging.CRITICAL)
     random.seed(1)
     np.random.seed(1)  # noqa: NPY002 - what Flower draws its noise from
-    fraction = 0.5 if mishap == "half are asked" else 1.0
+    fraction = 0.67 if mishap == "four of six asked" else 1.0
     made = STRATEGIES[strategy](fraction_train=fraction, fraction_evaluate=0.0)
     run = PaidStrategy(made, worlds.pool(), worlds.predict(net), worlds.CLASSES) if wrapped else made
     start = ArrayRecord({name: Array(a) for name, a in worlds.arrays(worlds.network(net)).items()})
@@ -131,7 +131,7 @@ def check(strategy, net, mishap):
         assert beside == alone
     else:
         assert beside == pytest.approx(alone, abs=0.01)
-        assert len(outcomes) == 1 and not outcomes[0].problem and not outcomes[0].dropped
+        assert outcomes[0].scores is not None and not any(o.problem or o.dropped for o in outcomes)
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")

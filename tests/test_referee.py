@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections import Counter
+from contextlib import nullcontext
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -51,7 +54,7 @@ def referee(predict=says, **terms):
 
 def played(found, sent, number=1):
     received = found.receive(sent, [reply.agent for reply in sent])
-    outcome = found.pay_round(number, received) if found.due else None
+    outcome = found.settle_round(received) if found.due else None
     return outcome, found.weigh(received.works, outcome)
 
 
@@ -239,7 +242,7 @@ def test_answers_that_are_none_drop_their_own_client_only():
         "a5": "it gives labels where others give probab", "a6": "it says label 4 of 4 classes",
         "a8": "the pool cannot be predicted with it (Ze",
     }  # fmt: skip
-    outcome = found.pay_round(1, received)
+    outcome = found.settle_round(received)
     assert not outcome.problem and outcome.scores["a7"].score == outcome.scores["a0"].score > 0.6
 
 
@@ -275,7 +278,7 @@ def test_a_model_of_other_shapes_starts_anew():
 
 def test_a_first_round_that_went_wrong_is_made_up_for_only_while_nothing_was_told():
     found = referee()
-    found.pay_round(1, found.receive(crowd()[:1]))
+    found.settle_round(found.receive(crowd()[:1]))
     assert found.outcomes[0].problem and found.due
     found.broadcast(NOTHING)
     assert found.due
@@ -311,7 +314,7 @@ def test_no_framework_is_imported():
         "referee.broadcast({'said': np.zeros(50, np.int64)})\n"
         "said = np.arange(50) % 2\n"
         "received = referee.receive([Reply('x', {'said': said}), Reply('y', {'said': said})])\n"
-        "print(referee.pay_round(1, received).table())\n"
+        "print(referee.settle_round(received).table())\n"
         "assert not {'torch', 'ray', 'pandas', 'jinja2'} & {name for name, held in sys.modules.items() if held}\n"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
@@ -330,3 +333,134 @@ def test_what_a_round_asks_is_read_once_however_many_hand_in_a_reply(tmp_path, m
     monkeypatch.setattr(Spec, "from_json", classmethod(counting))
     played(referee(payroll=Payroll(str(tmp_path / "r.db"), budget="100.00")), crowd())
     assert read == {"federation-1": 1}
+
+
+def in_order(outcome):
+    return [s.agent for s in outcome.scores.ranked() if s.score is not None]
+
+
+def test_a_round_is_one_call_with_models_by_name():
+    found = Referee(range(TASKS), says, CLASSES, kinship=None)
+    models = {reply.agent: dict(reply.arrays) for reply in crowd()}
+    outcome = found.pay_round(NOTHING, models | {"late": {}}, asked=[*models, "late", "gone"])
+    assert outcome.dropped.keys() == {"late", "gone"} and in_order(outcome)[-1] == "echo"
+    assert outcome.shares == dict.fromkeys(models, 1.0)
+    later = found.pay_round({"said": TRUTH}, models)
+    assert later.scores is None and later.server_round == 2 and later.shares == outcome.shares
+    assert len(found.outcomes) == 1
+
+
+class Killed(BaseException):
+    """Nobody catches it, as nobody catches a kill."""
+
+
+def killed_at(monkeypatch, step):
+    """Every transaction of the ledger after so many is never begun."""
+    original, left = Ledger.writing, [step]
+
+    def writing(ledger):
+        if left[0] == 0:
+            raise Killed
+        left[0] -= 1
+        return original(ledger)
+
+    monkeypatch.setattr(Ledger, "writing", writing)
+
+
+def paid_out(payroll):
+    """What everybody has, and that the ledger is sound and nothing is left in a round."""
+    ledger = Ledger.open(payroll.db)
+    assert ledger.verify() == []
+    balances = ledger.balances()
+    assert not [a for a, left in balances.items() if a.startswith("escrow:") and left]
+    return {a.removeprefix("agent:"): left for a, left in balances.items() if a.startswith("agent:") and left}
+
+
+@pytest.mark.parametrize("protocol", ["first", "every"])
+def test_killed_anywhere_and_started_again_a_federation_goes_on_and_everybody_is_paid_once(
+    tmp_path, monkeypatch, protocol
+):
+    """Two rounds of three workers: begin, open, fund, three submissions, seal, settle: eight transactions each."""
+    terms = {"protocol": protocol, "kinship": None, "features": {"copies": 1, "noise": ()}}
+    workers = [{"a": noisy(0.2, n), "b": noisy(0.4, n + 10), "c": noisy(0.3, n + 20)} for n in range(2)]
+    broadcasts = NOTHING, {"said": np.ones(TASKS, np.int64)}
+
+    def play(payroll, since=0):
+        found = Referee(range(TASKS), says, CLASSES, payroll=payroll, **terms)
+        for broadcast, said in list(zip(broadcasts, workers, strict=True))[since:]:
+            found.pay_round(broadcast, replies(**said), "abc")
+        return found
+
+    whole = Payroll(str(tmp_path / "whole.db"), budget="100.00")
+    rounds = len(play(whole).outcomes)
+    expected = paid_out(whole)
+    assert rounds == (1 if protocol == "first" else 2) and min(expected[agent] for agent in "abc") > 1000
+    for step in range(8 * rounds + 1):
+        payroll = Payroll(str(tmp_path / f"{step}.db"), budget="100.00")
+        with monkeypatch.context() as patched:
+            killed_at(patched, step)
+            with pytest.raises(Killed) if step < 8 * rounds else nullcontext():
+                play(payroll)
+        again = play(Payroll(payroll.db, budget="100.00"))  # from its beginning
+        assert paid_out(payroll) == expected
+        assert [outcome.server_round for outcome in again.outcomes] == list(range(1, rounds + 1))
+        play(Payroll(payroll.db, budget="100.00"))
+        assert paid_out(payroll) == expected
+    once = Payroll(str(tmp_path / f"{8 if rounds == 2 else 99}.db"), budget="100.00")
+    if rounds == 2:  # from a checkpoint: the second broadcast is known, and a third would be the third round
+        found = play(once, since=1)
+        assert found.number == 2 and paid_out(once) == expected
+        found.pay_round({"said": TRUTH}, replies(**workers[0]), "abc")
+        assert found.number == 3 and [o.server_round for o in found.outcomes] == [1, 2, 3]
+
+
+def test_a_checkpoint_that_was_never_broadcast_begins_the_next_round_and_is_no_first_one(tmp_path):
+    payroll = Payroll(str(tmp_path / "r.db"), budget="100.00")
+    found = referee(payroll=payroll)
+    played(found, crowd())
+    again = referee(payroll=Payroll(payroll.db, budget="100.00"))
+    assert not again.due or again._settled[1].amounts == found.outcomes[0].amounts
+    resumed = Referee(range(TASKS), says, CLASSES, payroll=Payroll(payroll.db, budget="100.00"))
+    resumed.broadcast({"said": TRUTH})
+    assert resumed.number == 2 and not resumed.due
+    assert resumed.outcomes[0].amounts == found.outcomes[0].amounts
+    assert resumed.newcomers(["w1", "echo", "new"]) == ["new"]
+
+
+@pytest.mark.parametrize("resumed", [False, True])
+@pytest.mark.parametrize("paid", [False, True])
+def test_who_comes_later_is_scored_beside_the_first_and_paid_at_their_rate(tmp_path, paid, resumed):
+    payroll = Payroll(str(tmp_path / "r.db"), budget="70.00") if paid else None
+    terms = {"payroll": payroll, "kinship": None}
+    early, late = crowd()[:6], [Reply("late", {"said": noisy(0.3, 77)}), Reply("copy", crowd()[2].arrays)]
+    late += replies(twin=noisy(0.4, 78), other=noisy(0.4, 78))
+    found = referee(**terms)
+    first, _ = played(found, early)
+    if resumed:
+        found = Referee(range(TASKS), says, CLASSES, **(terms | {"payroll": payroll and Payroll(payroll.db, "70.00")}))
+        if not paid:
+            return  # nothing is kept where there is no ledger
+    found.broadcast({"said": TRUTH})
+    names = ["copy", "late", "other", "twin"]
+    assert found.newcomers(["w0", *names]) == names
+    outcome = found.settle_newcomers(found.receive(late, names, alone=False))
+    assert not outcome.problem and sorted(s.agent for s in outcome.scores) == names
+    everybody = verax.score(verax.Reports.of([r.arrays["said"] for r in [*early, late[0]]], classes=CLASSES))
+    assert outcome.scores["late"].score == pytest.approx(everybody["6"].score, abs=0.05)
+    assert found.newcomers(names) == []
+    if paid:
+        rate = first.amounts["w2"] / first.scores["w2"].score
+        assert outcome.amounts["late"] == pytest.approx(rate * outcome.scores["late"].score, rel=0.01)
+        assert outcome.amounts["twin"] * 2 == pytest.approx(rate * outcome.scores["twin"].score, abs=3)
+        assert outcome.amounts["copy"] == 0 and sorted(outcome.amounts) == names
+        assert Rounds(Ledger.open(payroll.db)).verify(outcome.round) == []
+        assert Rounds(Ledger.open(payroll.db)).payment(outcome.round, "w0") == (0, 0)
+
+
+def test_the_referee_of_the_docs_runs_without_any_framework(tmp_path):
+    page = (Path(__file__).parents[1] / "docs" / "federation.md").read_text()
+    program = re.search(r"```python\n(# without a framework\n.*?)```\s+```text\n(.*?)```", page, re.S)
+    blocked = "import sys; sys.modules['flwr'] = sys.modules['torch'] = None\n"
+    done = subprocess.run([sys.executable, "-c", blocked + program[1]], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert [line.rstrip() for line in done.stdout.splitlines()] == program[2].splitlines()

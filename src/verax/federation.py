@@ -1,10 +1,14 @@
 """A federation's referee: when replies are scored, on what, what they count for in the average. No framework in here.
 
     referee = Referee(pool, predict, classes, payroll=Payroll("rounds.db", budget="100.00"))
-    referee.broadcast(model)                               everybody is sent a model, a dict of arrays
+    outcome = referee.pay_round(model, replies, asked)     dicts of arrays by name: all of a round in one call, which is
+    referee.broadcast(model)                               everybody is sent a model
     received = referee.receive(replies, asked)             what came back: models, and what is dropped and why
-    outcome = referee.pay_round(1, received)               scored once, looked through for copies once, settled once
+    outcome = referee.settle_round(received)               scored once, looked through for copies once, settled once
     shares = referee.weigh(received.works, outcome)        what each reply counts for in the average
+
+The state is in the ledger: killed anywhere and started again under the same name, a federation goes on. What was
+sealed is settled, what was not is called off and asked for again, and no round is paid twice.
 
 Every reply is checked first (`received`): what is not the broadcast model's names, shapes and finite numbers is
 dropped and named, and a round in which nothing is left stops loudly. When a model is scored:
@@ -18,9 +22,11 @@ Payments go through `rounds`: what an `Outcome` shows is what that settlement pa
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, field
+from contextlib import suppress
+from dataclasses import KW_ONLY, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -32,8 +38,9 @@ from verax.errors import InputError, OptionError, VeraxError
 from verax.payroll import Outcome, Payroll
 from verax.received import Encoded, Model, Predict, Question, Received, Refused, Reply, Work, cast_model, checked_model
 from verax.reports import Reports, some
+from verax.rounds import Settlement
 from verax.rules import resolve
-from verax.score import score
+from verax.score import Scores, score
 from verax.tables import write_atomically
 
 __all__ = ["PROTOCOLS", "Encoded", "Model", "Outcome", "Payroll", "Predict", "Received", "Referee", "Reply", "Work"]
@@ -44,6 +51,7 @@ WEIGHTS = ("equal", "score")
 ON_ALL_DROPPED = ("stop", "plain")
 CLAIMED = "claimed"
 PAID_OPTIONS = ("rule", "over", "sign", "floor")
+_WORKERS = 4  # first models that are kept
 _KEPT = {"first": 1, "every": 4, "report": 1}  # how many broadcasts are remembered besides the very first
 
 
@@ -72,7 +80,7 @@ class Referee:
     >>> received = referee.receive(replies, ["ann", "bob", "eve", "dan"])
     >>> received.dropped
     {'eve': "the arrays' names are not the broadcast's ('at')", 'dan': 'no reply'}
-    >>> round(referee.pay_round(1, received).scores["ann"].score, 2)
+    >>> round(referee.settle_round(received).scores["ann"].score, 2)
     0.33
     """
 
@@ -124,6 +132,12 @@ class Referee:
         self._history: list[Model] = []
         self._types: Model = {}
         self._answered: npt.NDArray[Any] | None = None
+        self._settled: dict[int, Outcome] = {}
+        self._firsts: dict[str, npt.NDArray[Any]] = {}  # what first models say of the pool
+        self._workers: list[Work] = []  # some of them, for an echo to be told by
+        self._paid_first, self._told = 0, set[str]()
+        self._resumed, self._first_digest = False, ""
+        self._played = self._ahead = 0  # rounds of this process, and those before it
         self._informed = False  # whether anything but the first model has been broadcast
         self._question = Question(self.pool, self.predict, len(self.tasks), len(self.classes))
 
@@ -139,6 +153,11 @@ class Referee:
         """Whether models are still to be asked for that are trained for being scored alone."""
         return self.protocol == "report" and not self.outcomes
 
+    @property
+    def number(self) -> int:
+        """The number of the round that is being played, counted on where this federation was begun before."""
+        return self._played + self._ahead
+
     def broadcast(self, model: Model) -> None:
         """Remember what everybody is sent in this round; the first is what `predict` is tried on."""
         if self._types.keys() != model.keys() or any(model[n].shape != a.shape for n, a in self._types.items()):
@@ -149,9 +168,16 @@ class Referee:
             self._informed = any(not np.array_equal(model[name], array) for name, array in first.items())
         recent = [*self._history[1:], cast_model(model, self._types)][-_KEPT[self.protocol] :]
         self._history = [*self._history[:1], *recent]
+        self._played += 1
+        self._first_digest = self._first_digest or _digest_of(recent[-1])
+        with suppress(VeraxError):  # a ledger that cannot be read is said where it is written to
+            self._resume()
 
-    def receive(self, replies: Iterable[Reply], asked: Collection[str] = ()) -> Received:
-        """Replies that are models of the right form and can predict, one a client; the others with the reason."""
+    def receive(self, replies: Iterable[Reply], asked: Collection[str] = (), *, alone: bool = True) -> Received:
+        """Replies that are models of the right form and can predict, one a client; the others with the reason.
+
+        `alone`: they are all that the round's average is made of, so that it stops where none is left.
+        """
         works: dict[str, Work] = {}
         dropped: dict[str, str] = {}
         failed = set()
@@ -163,9 +189,10 @@ class Referee:
                 failed |= {reply.agent} if reply.failed else set()
             else:
                 works[reply.agent] = work
-        if not works and set(dropped) - failed and self.on_all_dropped == "stop":
+        if alone and not works and set(dropped) - failed and self.on_all_dropped == "stop":
             raise InputError(_nothing_left(dropped))
         silent = sorted(set(asked) - set(works) - set(dropped))
+        self._told |= {*asked, *works, *dropped}
         return Received(tuple(works[agent] for agent in sorted(works)), dropped | dict.fromkeys(silent, "no reply"))
 
     def _work_of(self, reply: Reply, known: Collection[str]) -> Work:
@@ -177,18 +204,110 @@ class Referee:
         model = checked_model(reply.arrays, self._types)
         return Work(reply.agent, model, self._question.answer(model, self._answered), reply.origin, claim)
 
-    def pay_round(self, server_round: int, received: Received) -> Outcome:
-        """Score the replies and settle a round of that name; what goes wrong is said in the outcome."""
+    def pay_round(
+        self, broadcast: Model, replies: Mapping[str, Model] | Iterable[Reply], asked: Collection[str] = ()
+    ) -> Outcome:
+        """A whole round: what was broadcast, who replied what, and who was asked; scored and paid where it is due.
+
+        The outcome's `shares` are what each reply counts for in the average.
+        """
+        self.broadcast(broadcast)
+        sent = [Reply(agent, model) for agent, model in replies.items()] if isinstance(replies, Mapping) else replies
+        received = self.receive(sent, asked)
+        outcome = self.settle_round(received) if self.due else None
+        shares = {work.agent: share for work, share in self.weigh(received.works, outcome)}
+        return replace(outcome or Outcome(self.number, None, dropped=received.dropped), shares=shares)
+
+    def settle_round(self, received: Received) -> Outcome:
+        """Score the replies and settle the round; what goes wrong is said in the outcome.
+
+        A round that this federation was paid for before it was started again is not paid twice.
+        """
         try:
-            outcome = self._scored_round(server_round, received)
+            self._resume()
+            if (known := self._settled.get(self.number)) is not None:
+                return known
+            outcome = self._scored_round(received)
         except VeraxError as error:
-            outcome = Outcome(server_round, None, dropped=received.dropped, problem=str(error))
+            outcome = Outcome(self.number, None, dropped=received.dropped, problem=str(error))
         self.outcomes.append(outcome)
+        if self.protocol != "every" and not outcome.problem:
+            said = {work.agent: work.said for work in received.works if work.agent not in outcome.unpaid}
+            self._firsts, self._paid_first = said, len(said)
         if self.pages is not None:
             self._write_page(Path(self.pages), outcome)
         return outcome
 
-    def _scored_round(self, server_round: int, received: Received) -> Outcome:
+    def newcomers(self, asked: Collection[str]) -> list[str]:
+        """Of those to be asked in this round, who is still to be asked for a first model, trained from `first_model`.
+
+        Those who were never asked before, and so hold nothing informative as far as the referee knows. Under `every`
+        there are none, as every round is paid.
+        """
+        if self.protocol == "every" or not self._informed or not self._firsts:
+            return []
+        return sorted(set(asked) - self._told)
+
+    @property
+    def first_model(self) -> Model:
+        """What was broadcast before anything was informative."""
+        return self._history[0]
+
+    def settle_newcomers(self, received: Received) -> Outcome:
+        """Score newcomers' first models beside those of who came before, and pay them at the same rate."""
+        try:
+            outcome = self._scored_newcomers(received)
+        except VeraxError as error:
+            outcome = Outcome(self.number, None, dropped=received.dropped, problem=str(error))
+        self.outcomes.append(outcome)
+        return outcome
+
+    def _scored_newcomers(self, received: Received) -> Outcome:
+        beside = [Work(agent, {}, said) for agent, said in sorted(self._firsts.items())]
+        echoes = self._echoes_among([*received.works, *self._workers], (), self._history[:1])
+        unpaid = {w.agent: echoes[w.agent] for w in received.works if w.agent in echoes}
+        new = [w for w in received.works if w.agent not in unpaid]
+        if not new:
+            return Outcome(self.number, None, dropped=received.dropped, unpaid=unpaid)
+        reports, before = self._reports_of([*beside, *new]), tuple(w.agent for w in beside)
+        if self.payroll is None:
+            found = score(reports, self._gold, **self.options)
+            outcome = Outcome(self.number, replace(found, scores=tuple(s for s in found if s.agent not in before)))
+        else:
+            budget = self.payroll.at_the_rate_of(self._paid_first, len(new))
+            outcome = self._paid_round(reports, references=before, budget=budget)
+        self._firsts |= {w.agent: w.said for w in new}
+        return replace(outcome, dropped=received.dropped, unpaid=unpaid)
+
+    def _resume(self) -> None:
+        """Once, when the first model has been broadcast: take up the rounds that the ledger has of this name.
+
+        A broadcast that is one of theirs begins that round again; any other begins the one after the last.
+        """
+        if self.payroll is None or self._resumed or not self._history:
+            return
+        begun = self.payroll.resumed(self.name)
+        self._resumed = True
+        for b in begun:
+            if b.settled is not None:
+                before = self.payroll.rounds.spec(b.round).references
+                self._told |= b.settled.amounts.keys()
+                self._settled[b.number] = self._outcome_of(b.settled, b.number, b.round, before)
+                if self.protocol != "every":
+                    self._remember_first(self.payroll.reports_in(b.round), b.settled.scores)
+        self.outcomes[:0] = self._settled.values()
+        if self._settled:
+            known = {b.broadcast: b.number for b in reversed(begun)}
+            self._ahead = known.get(self._first_digest, max(self._settled) + 1) - 1
+            self._informed |= self._first_digest != begun[0].broadcast
+
+    def _remember_first(self, reports: Reports, scores: Scores | None) -> None:
+        """What those say who have handed in a first model; the first round sets the rate for who comes later."""
+        said = reports.labels if reports.probabilities is None else reports.probabilities
+        self._paid_first = self._paid_first or len(scores.scores if scores else ())
+        self._firsts |= dict(zip(reports.agents, said, strict=True))
+
+    def _scored_round(self, received: Received) -> Outcome:
         works, dropped = received.works, received.dropped
         if len(works) < 2:
             raise InputError(f"{len(works)} replies can be scored; two at least are needed")
@@ -196,21 +315,32 @@ class Referee:
         everything = self.protocol == "every"
         imitations = self.imitate(self._history) if everything and self.imitate is not None else ()
         public = self._public_features(imitations) if everything else None
-        unpaid = self._echoes_among(works, imitations)
+        unpaid = self._echoes_among(works, imitations, self._history)
+        if not everything:
+            self._workers = [work for work in works if work.agent not in unpaid][:_WORKERS]
         if self.payroll is None:
             payable = reports.only(*(i for i, agent in enumerate(reports.agents) if agent not in unpaid))
             scores = score(payable, self._gold, public, **self.options) if len(payable.agents) > 1 else None
-            return Outcome(server_round, scores, dropped=dropped, unpaid=unpaid)
+            return Outcome(self.number, scores, dropped=dropped, unpaid=unpaid)
+        signal = None if public is None else tuple(map(tuple, public.tolist()))
+        outcome = self._paid_round(reports, unpaid=tuple(sorted(unpaid)), public=signal)
+        return replace(outcome, dropped=dropped, unpaid=unpaid)
+
+    def _paid_round(self, reports: Reports, **asked: Any) -> Outcome:
+        """The round of these reports in the ledger, from its beginning to its settlement."""
+        assert self.payroll is not None
+        name = self.payroll.begin(self.name, self.number, _digest_of(self._history[-1]))
+        truth = None if self._gold is None else tuple(self._gold.tolist())
         spec = self.payroll.spec(
-            f"{self.name}-{server_round}", tasks=self.tasks, classes=self.classes, unpaid=tuple(sorted(unpaid)),
-            truth=None if self._gold is None else tuple(self._gold.tolist()),
-            public=None if public is None else tuple(map(tuple, public.tolist())), **self.options,
-        )  # fmt: skip
-        settled = self.payroll.settle(spec, reports)
-        twins = tuple(c for c in settled.copies if c.verdict == "fails")
-        return Outcome(
-            server_round, settled.scores, settled.amounts, dropped, unpaid, spec.round, twins, settled.payments
+            name, **{"tasks": self.tasks, "classes": self.classes, "truth": truth, **self.options, **asked}
         )
+        return self._outcome_of(self.payroll.settle(spec, reports), self.number, name, spec.references)
+
+    def _outcome_of(self, settled: Settlement, number: int, round: str, before: Collection[str] = ()) -> Outcome:
+        """What a settlement says of who was paid in it; those `before` were paid for the same reports before."""
+        twins = tuple(c for c in settled.copies if c.verdict == "fails" and c.agent not in before)
+        amounts = {agent: amount for agent, amount in settled.amounts.items() if agent not in before}
+        return Outcome(number, settled.scores, amounts, round=round, copies=twins, payments=settled.payments)
 
     def _reports_of(self, works: Sequence[Work]) -> Reports:
         said, names = [w.said for w in works], [w.agent for w in works]
@@ -234,18 +364,20 @@ class Referee:
         still = buffers_among(self._types, names=self.buffers)
         return public_features(rows, now, before, self.pool, self.seed, imitations=groups, still=still, **self.features)
 
-    def _echoes_among(self, works: Sequence[Work], imitations: Sequence[Sequence[Model]]) -> dict[str, str]:
+    def _echoes_among(
+        self, works: Sequence[Work], imitations: Sequence[Sequence[Model]], broadcasts: Sequence[Model]
+    ) -> dict[str, str]:
         """Who sent nothing of its own, by what its update shares with the others'."""
         if len(works) < 3 or self.kinship is None:
             return {}
-        still = buffers_among(self._history[-1], [w.model for w in works], self.buffers)
+        still = buffers_among(broadcasts[-1], [w.model for w in works], self.buffers)
         if len(still) == len(self._types):  # whole numbers are all that there is to train
             still = []
 
         def trained(model: Model) -> Weights:
             return [array for place, array in enumerate(model.values()) if place not in still]
 
-        *before, now = map(trained, self._history)
+        *before, now = map(trained, broadcasts)
         made = [trained(model) for group in imitations for model in group]
         found = echo_test([trained(w.model) for w in works], now, before, imitations=made, least=self.kinship)
         return {
@@ -301,6 +433,15 @@ class Referee:
 
 def _arrays_of(model: Model) -> Weights:
     return list(model.values())
+
+
+def _digest_of(model: Model) -> str:
+    """SHA-256 over names, shapes, types and numbers: the same model is known again after a restart."""
+    found = hashlib.sha256()
+    for name, array in model.items():
+        found.update(f"{name} {array.dtype.str} {array.shape}\n".encode())
+        found.update(np.ascontiguousarray(array).tobytes())
+    return found.hexdigest()
 
 
 def _nothing_left(dropped: Mapping[str, str]) -> str:

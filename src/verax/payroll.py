@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from functools import cached_property
 from typing import Any
 
 from verax.audit import Certificate
-from verax.money import minor_units, scale_of
+from verax.money import major_text, minor_units, scale_of
 from verax.payments import Payments
 from verax.reports import Reports
-from verax.rounds import Rounds, Settlement, Spec
+from verax.rounds import Rounds, Settlement, Spec, transcript_of
 from verax.score import Scores
+from verax.transcript import reports_of
+
+_BEGUN = "begun"
 
 
 @dataclass(frozen=True)
@@ -37,29 +41,92 @@ class Payroll:
 
     def spec(self, name: str, **asked: Any) -> Spec:
         """The round of that name which this payroll pays for."""
-        return Spec(
-            name, budget=self.budget, currency=self.currency, scheme=self.scheme, min_tasks=self.min_tasks,
-            copies=self.copies, significance=self.significance, **asked,
-        )  # fmt: skip
+        own = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "db"}
+        return Spec(name, **(own | asked))
+
+    @cached_property
+    def rounds(self) -> Rounds:
+        """The rounds in the payroll's database, which is made if it is not there."""
+        from verax.ledger import Ledger
+
+        return Rounds(Ledger.open(self.db, create=True))
+
+    def at_the_rate_of(self, paid: int, others: int) -> str:
+        """The budget that pays others, however many, each by the same rate as a round of so many.
+
+        >>> Payroll("rounds.db", budget="100.00").at_the_rate_of(3, 2)
+        '66.66'
+        """
+        places = scale_of(self.currency)
+        return major_text(minor_units(self.budget, places, self.currency) * others // max(paid, 1), places)
 
     def settle(self, spec: Spec, reports: Reports) -> Settlement:
         """The round opened, funded, filled, sealed and settled; each step is idempotent."""
-        from verax.ledger import Ledger
-
-        rounds = Rounds(Ledger.open(self.db, create=True))
-        rounds.open(spec)
-        rounds.fund(spec.round)
+        self.rounds.open(spec)
+        self.rounds.fund(spec.round)
         for i, agent in enumerate(reports.agents):
-            rounds.submit(spec.round, agent, reports.only(i), key="1")
-        rounds.seal(spec.round)
-        return rounds.settle(spec.round)
+            self.rounds.submit(spec.round, agent, reports.only(i), key="1")
+        self.rounds.seal(spec.round)
+        return self.rounds.settle(spec.round)
+
+    def begin(self, name: str, number: int, broadcast: str) -> str:
+        """The name of a federation's round in the ledger, recorded with its number and what was broadcast in it.
+
+        A round that was called off is begun again under another name.
+        """
+        with self.rounds.ledger.writing() as journal:
+            tries = sum(begun["number"] == number for begun in journal.said(name, _BEGUN))
+            round = f"{name}-{number}" + (f".{tries + 1}" if tries else "")
+            journal.record(f"{name}:{_BEGUN}:{round}", _BEGUN, name, {
+                "number": number, "round": round, "broadcast": broadcast,
+            })  # fmt: skip
+        return round
+
+    def resumed(self, name: str) -> list[Begun]:
+        """The rounds that a federation of this name has begun, brought to an end wherever it was killed.
+
+        What was sealed is settled, as all replies are in it; what was still open is called off, and its budget goes
+        back, for who replied will be asked again.
+        """
+        with self.rounds.ledger.reading() as journal:
+            begun = journal.said(name, _BEGUN)
+            opened = {entry["round"] for entry in begun if journal.get(f"{entry['round']}:open") is not None}
+        return [self._ended(entry, entry["round"] in opened) for entry in begun]
+
+    def _ended(self, entry: dict[str, Any], opened: bool) -> Begun:
+        name, settled = entry["round"], None
+        if opened:
+            state = self.rounds.state(name)
+            if state == "open":
+                self.rounds.void(name)
+            elif state != "void":
+                settled = self.rounds.settle(name)
+        return Begun(entry["number"], name, entry["broadcast"], settled)
+
+    def reports_in(self, round: str) -> Reports:
+        """The reports that a settled round of the ledger was paid by, without those that had no part in it."""
+        with self.rounds.ledger.reading() as journal:
+            spec, taken, _, _ = transcript_of(journal, round)
+        left_out = {*spec.unpaid, *spec.references}
+        return reports_of(spec, [(agent, content) for agent, content in taken if agent not in left_out])
+
+
+@dataclass(frozen=True)
+class Begun:
+    """A round that a federation began: its number, its name in the ledger, what was broadcast, how it was settled."""
+
+    number: int
+    round: str
+    broadcast: str
+    settled: Settlement | None
 
 
 @dataclass(frozen=True)
 class Outcome:
     """What became of one scored round: who was scored, paid, dropped, or not paid, and why.
 
-    Where there is a payroll, scores, payments and copies are those of the round's settlement.
+    Where there is a payroll, scores, payments and copies are those of the round's settlement. `shares`: what each
+    reply counts for in the average, where that was asked for.
     """
 
     server_round: int
@@ -71,6 +138,7 @@ class Outcome:
     copies: tuple[Certificate, ...] = ()
     payments: Payments | None = None
     problem: str = ""
+    shares: dict[str, float] = field(default_factory=dict)
 
     def table(self) -> str:
         """The round as text, one line a client."""

@@ -213,6 +213,11 @@ class Rounds:
         with self._reading(round) as this:
             return this.spec
 
+    def state(self, round: str) -> str:
+        """none, open, sealed, scored, settled or void."""
+        with self._reading(round) as this:
+            return this.state
+
     def open(self, spec: Spec, *, secret: str | None = None) -> Entry:
         """Open a round: its spec is hashed and fixed, and a secret is committed to.
 

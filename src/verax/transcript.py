@@ -24,7 +24,7 @@ from verax.audit.certificate import Certificate
 from verax.audit.copies import copies
 from verax.errors import InputError
 from verax.market import Market, Submissions, bounds, market
-from verax.money import minor_units, scale_of
+from verax.money import major_text, minor_units, scale_of
 from verax.payments import Payment, Payments, clusters_of, pay
 from verax.plan import Mechanism
 from verax.public import Public
@@ -33,7 +33,7 @@ from verax.rules import DEFAULT, Rule, load
 from verax.score import Score, Scores, score
 
 Content = Mapping[str, Any]
-_LISTS = ("tasks", "classes", "truth", "public", "unpaid")
+_LISTS = ("tasks", "classes", "truth", "public", "unpaid", "references")
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,8 @@ class Spec(wire.Document):
     `truth` (a class number a task, -1 unknown) and `public` (a stratum, or a list of numbers, a task) are optional;
     `scale` is what a market pays for one unit of score, in major units, the budget if not given. `copies` pays agents
     that are copies of one another as one; `unpaid` names agents that handed in a report and take no part: not paid,
-    and no reference; `significance` pays only scores that many standard errors above 0.
+    and no reference; `references` names those whose reports others are scored beside, and who, as their
+    copies, were paid for them before; `significance` pays only scores that many standard errors above 0.
 
     >>> Spec("r1", ("t1", "t2"), ("cat", "dog"), "100.00").digest[:8]
     'fe24af23'
@@ -69,6 +70,7 @@ class Spec(wire.Document):
     copies: bool = wire.if_given(False)
     unpaid: tuple[str, ...] = wire.if_given(())
     significance: float | None = wire.if_given(None)
+    references: tuple[str, ...] = wire.if_given(())
 
     def __post_init__(self) -> None:
         for name in _LISTS:
@@ -247,15 +249,28 @@ def settlement(spec: Spec, submissions: Sequence[tuple[str, Content]], secret: s
         rule=spec.chosen, over=spec.over, sign=spec.sign, seed=seed, backend="numpy",
     )  # fmt: skip
     place = dict(zip(sorted({*alike.values()}), found.scores, strict=True))
-    shared = tuple(replace(place[i], agent=agent) for agent, i in alike.items())
+    shared = tuple(replace(place[i], agent=agent) for agent, i in alike.items() if agent not in spec.references)
     scores = _payable_scores(replace(found, scores=shared), spec)
+    before = {agent for group in groups if group & {*spec.references} for agent in group}
+    payable = replace(scores, scores=tuple(s for s in scores.scores if s.agent not in before))
     paid = pay(
-        scores, budget=spec.budget, currency=spec.currency, scheme=spec.scheme, min_tasks=spec.min_tasks,
-        clusters=groups, rule=spec.chosen,
+        payable, budget=_budget_for(spec, payable, len(scores.scores), groups),
+        currency=spec.currency, scheme=spec.scheme, min_tasks=spec.min_tasks,
+        clusters=[group for group in groups if not group & before], rule=spec.chosen,
     )  # fmt: skip
     amounts = nothing | {p.agent: p.amount for p in paid}
     due = replace(paid, payments=tuple(map(Payment, amounts, amounts.values())))
     return Settlement(amounts, scores, secret, root, tuple(twins), paid.notes, due)
+
+
+def _budget_for(spec: Spec, payable: Scores, asked: int, groups: Sequence[set[str]]) -> str:
+    """The budget; beside references, that part of it which is for as many as are left when copies are one."""
+    if not spec.references:
+        return spec.budget
+    there = {s.agent for s in payable.scores}
+    alike = sum(len(group & there) - 1 for group in groups if group & there)
+    places = scale_of(spec.currency)
+    return major_text(spec.minor() * (len(payable.scores) - alike) // asked, places)
 
 
 def _first_of_each(agents: Sequence[str], groups: Sequence[set[str]]) -> dict[str, int]:

@@ -24,7 +24,7 @@ from verax.errors import ExtraMissing, OptionError
 from verax.federation import Outcome, Payroll, Predict, Received, Referee
 
 try:
-    from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
+    from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MessageType, MetricRecord, RecordDict
     from flwr.serverapp import Grid
     from flwr.serverapp.strategy import FedXgbBagging, FedXgbCyclic, Strategy
     from flwr.serverapp.strategy.dp_adaptive_clipping import DifferentialPrivacyAdaptiveBase
@@ -111,7 +111,7 @@ class PaidStrategy(Strategy):
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Remember what is broadcast and to whom; with protocol `report`, ask for reports first."""
+        """Remember what is broadcast and to whom; ask for first models what must be asked before it is sent."""
         self.referee.broadcast({name: array.numpy() for name, array in arrays.items()})
         messages = list(self._own["configure_train"](server_round, arrays, config, grid))
         # Only now: the wrapped strategy may have waited for clients to connect.
@@ -120,15 +120,24 @@ class PaidStrategy(Strategy):
         for message in messages[:1]:
             self._key = key_sent(message, arrays)
         if self.referee.wants_reports and messages:
-            self._ask_reports(server_round, arrays, config, grid)
+            self._said(self.referee.settle_round(self._asked_first(grid, self._instructions)))
+        elif new := self.referee.newcomers([self._agent(node) for node in self._instructions]):
+            nodes = [node for node in self._instructions if self._agent(node) in new]
+            self._said(self.referee.settle_newcomers(self._asked_first(grid, nodes)))
         return messages
 
-    def _ask_reports(self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid) -> None:
-        """A message of its own, before training: a model from the initial one, on the client's own data alone."""
-        content = RecordDict({self._key: arrays, "config": ConfigRecord({**config, "server-round": server_round})})
-        messages = [Message(content=content, message_type=REPORT, dst_node_id=n) for n in sorted(self._instructions)]
+    def _asked_first(self, grid: Grid, nodes: Iterable[int]) -> Received:
+        """A message of its own before training: a model from the initial one, on the client's own data alone."""
+        first = ArrayRecord({name: Array(array) for name, array in self.referee.first_model.items()})
+        kind = REPORT if self.referee.protocol == "report" else MessageType.TRAIN
+        messages = []
+        for node in sorted(nodes):
+            content = RecordDict({**self._instructions[node].content, self._key: first})
+            messages.append(Message(content=content, message_type=kind, dst_node_id=node))
         replies = self._asked_among(grid.send_and_receive(messages, timeout=self.report_timeout))
-        self._pay_round(server_round, self._receive(replies, self._key))
+        key = key_replied(replies, self._key)
+        found = replies_of(replies, key, self._weight_key, self._agent)
+        return self.referee.receive(found, [self._agent(node) for node in nodes], alone=False)
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -141,7 +150,7 @@ class PaidStrategy(Strategy):
         key = key_replied(messages, self._key)
         received, outcome = self._receive(messages, key), None
         if self.referee.due:
-            outcome = self._pay_round(server_round, received)
+            outcome = self._said(self.referee.settle_round(received))
         elif received.dropped:
             log(WARNING, "dropped: %s", "; ".join(f"{agent}: {why}" for agent, why in received.dropped.items()))
         if not received.works and any(m.has_content() for m in messages):
@@ -213,11 +222,10 @@ class PaidStrategy(Strategy):
         replies = replies_of(messages, key, self._weight_key, self._agent, needed)
         return self.referee.receive(replies, [self._agent(node) for node in self._instructions])
 
-    def _pay_round(self, server_round: int, received: Received) -> Outcome:
-        outcome = self.referee.pay_round(server_round, received)
+    def _said(self, outcome: Outcome) -> Outcome:
         if outcome.problem:
-            log(WARNING, "round %s is not paid: %s", server_round, outcome.problem)
-        log(INFO, "scores of round %s:\n%s", server_round, outcome.table())
+            log(WARNING, "round %s is not paid: %s", outcome.server_round, outcome.problem)
+        log(INFO, "scores of round %s:\n%s", outcome.server_round, outcome.table())
         return outcome
 
 
