@@ -387,3 +387,20 @@ def test_thirty_public_models_cluster_by_architecture():
     assert 2.4 < found.interval[0] < found.interval[1] < 2.7
     blind = verax.independence(reports)
     assert [{agent.split("_")[0] for agent in c.agents} for c in blind.clusters] == [{"random"}]
+
+
+def test_two_or_three_agents_are_judged_as_far_as_they_can_be():
+    for sizes, named in (((2,), set()), ((2, 1), {("0", "1")})):
+        labels, truth = families(20, sizes, 1500, share=0.8)
+        found = verax.independence(Reports.of(labels), truth=truth)
+        assert {c.agents for c in found.clusters} == named
+        assert found.interval[0] < kish(sizes, 0.8) < found.interval[1]
+        blind = [c for c in audit(Reports.of(labels)) if c.code == "INDEPENDENT"]
+        assert [c.verdict for c in blind] == ["undecided"]
+
+
+def test_a_hundred_labels_and_gaps_and_strata_go_together():
+    labels, truth = families(21, (3, 1, 1, 1, 1), 2000, classes=100, share=0.8)
+    gaps = np.where(default_rng(5).random(labels.shape) < 0.2, -1, labels)
+    found = verax.independence(Reports.of(gaps), truth=truth, public=np.arange(2000) % 2)
+    assert [c.agents for c in found.clusters] == [("0", "1", "2")]
