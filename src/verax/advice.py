@@ -5,53 +5,77 @@ Shown to people, never acted upon. The evidence is in docs/ranking.md.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from verax.kernels import Floats
-from verax.mechanisms import pairwise
 from verax.plan import Mechanism
-from verax.score import Prepared, Scores, prepare
+from verax.reports import Reports
+from verax.score import Prepared, Scores, prepare, scored
 
 _FEWEST_AGENTS = 5
 _MOST_AGENTS, _MOST_CELLS = 500, 3_000_000  # beyond, advice would cost more than the scores
-_ALIKE, _APART = 0.97, 0.9  # rank agreements of two orders: the same for any purpose; another order
+_ALIKE = 0.99  # rank agreement of two orders that are the same for any purpose
+_FEW_ANSWERS = 10  # for each entry of an agent's table, below which a crowd's tables are mostly guesses
+
+
+@dataclass(frozen=True)
+class Advised:
+    """Other references, and how far their order agrees with that of the mean over peers."""
+
+    mechanism: Mechanism
+    agreement: float
 
 
 def advice(ready: Prepared, scores: Scores) -> list[str]:
     """What to try where the mean over peers may order badly; nothing where it would change little.
 
     >>> from verax.demo import bundled
-    >>> from verax.score import scored
     >>> ready = prepare(bundled())
     >>> advice(ready, scored(ready))
     []
     """
+    other = advised(ready, scores)
+    if other is None:
+        return []
+    if other.mechanism.over is not None:
+        return [
+            f"over={other.mechanism.over!r} gives another order (rank agreement {other.agreement:.2f}), and is advised "
+            "here: peers differ in skill and in tasks, and most answered few"
+        ]
+    return [
+        f"against={other.mechanism.against!r} gives another order (rank agreement {other.agreement:.2f}), and is "
+        "advised here: it resists uneven labels and agents that agree for another reason than being right"
+    ]
+
+
+def advised(ready: Prepared, scores: Scores) -> Advised | None:
+    """The references to use in place of the mean over peers, if they give another order."""
+    if not _could_be_advised(ready):
+        return None
+    mechanism = Mechanism(over="skilled") if _answers_are_few(ready.reports) else Mechanism(against="consensus")
+    agreement = rank_agreement(_values_of([s.score for s in scores]), _scores_by(ready, mechanism))
+    return Advised(mechanism, agreement) if agreement < _ALIKE else None
+
+
+def _could_be_advised(ready: Prepared) -> bool:
     reports, plan = ready.reports, ready.plan
-    cells = len(reports.agents) * len(reports.tasks) * len(reports.classes)
-    if plan.over != "mean" or not plan.rule.counts_only or plan.matrix is None or ready.signal.kind or plan.by_truth:
-        return []
-    if not _FEWEST_AGENTS <= len(reports.agents) <= _MOST_AGENTS or cells > _MOST_CELLS:
-        return []
-    mean = _values_of([s.score for s in scores])
-    believed = rank_agreement(mean, _scores_by(ready, Mechanism(against="consensus")))
-    if believed < _APART:
-        return [
-            f"against='consensus' gives another order (rank agreement {believed:.2f}): labels are uneven, or some "
-            "agents agree for another reason than being right"
-        ]
-    weighed = rank_agreement(mean, _scores_by(ready, Mechanism(over="skilled")))
-    if weighed < _ALIKE:
-        return [
-            f"over='skilled' gives another order (rank agreement {weighed:.2f}): peers differ much in skill or in tasks"
-        ]
-    return []
+    by_labels = plan.rule.counts_only and plan.matrix is not None and not ready.signal.kind
+    agents, cells = len(reports.agents), len(reports.agents) * len(reports.tasks) * len(reports.classes)
+    small = _FEWEST_AGENTS <= agents <= _MOST_AGENTS and cells <= _MOST_CELLS
+    return plan.over == "mean" and by_labels and not plan.by_truth and small
+
+
+def _answers_are_few(reports: Reports) -> bool:
+    """Whether the middle agent left out most tasks, and answered too few to say how it errs on each label."""
+    middle = float(np.median((reports.labels >= 0).sum(1)))
+    return middle < len(reports.tasks) / 2 and middle < _FEW_ANSWERS * len(reports.classes) ** 2
 
 
 def _scores_by(ready: Prepared, mechanism: Mechanism) -> Floats:
     asked = prepare(ready.reports, mechanism=mechanism, counted=ready.plan.engine)
-    side = asked.sides[1]
-    assert side is not None
-    return _values_of([None if part is None else part.score for part in pairwise.parts(side, asked.plan)])
+    return _values_of([s.score for s in scored(asked)])
 
 
 def _values_of(scores: list[float | None]) -> Floats:

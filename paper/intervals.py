@@ -1,0 +1,116 @@
+"""Do 95 % intervals of scores hold? Over skilled references and against the consensus, in a grid of sizes.
+
+Every agent knows the label of a task or guesses among all, some often and some rarely; where `left out` is a half,
+every agent leaves out half of the tasks. What an interval is to hold is the score that agent 0 would have on very many
+tasks beside the references it had here: the weights, or the tables behind the belief, as these reports made them. Over
+skilled references it is r_0 (1 - 1/L) times the weighted mean of r_j, where r is how often an agent knows; against the
+consensus r_0 times how far the belief in the true label is from 1/L, on new tasks. That references themselves would
+come out otherwise on other tasks is no error of a score: they are what it was paid by.
+
+    python paper/intervals.py
+"""
+
+import math
+from concurrent.futures import ProcessPoolExecutor
+from itertools import product
+
+import numpy as np
+from drawing import BLUE, RED, labelled, leave, options, panels
+
+import verax
+from verax.mechanisms.consensus import consensus, folds_of
+from verax.mechanisms.skilled import label_pairs, skilled_weights
+
+SIZES, CLASSES, AGENTS, LEFT_OUT, WORLDS, NEW = (200, 1000, 5000), (2, 10), (5, 20), (0.0, 0.5), 1000, 20
+WAYS = {"skilled": {"over": "skilled"}, "consensus": {"against": "consensus"}}
+
+
+def drawn_labels(rng, knows, tasks, classes, left_out):
+    """Labels of agents that know or guess, and the truth."""
+    truth = rng.integers(0, classes, tasks)
+    labels = np.where(
+        rng.random((len(knows), tasks)) < knows[:, None], truth, rng.integers(0, classes, (len(knows), tasks))
+    )
+    labels[rng.random(labels.shape) < left_out] = -1
+    return labels, truth
+
+
+def in_the_long_run(way, rng, labels, knows, classes, left_out):
+    """The score of agent 0 on very many tasks beside the references that these reports make."""
+    if way == "skilled":
+        weights = skilled_weights(*label_pairs(labels, classes, verax.kernels.Engine()))[0]
+        return knows[0] * (1 - 1 / classes) * float(weights @ knows / weights.sum())
+    new, truth = drawn_labels(rng, knows, NEW * labels.shape[1], classes, left_out)
+    believed, heard = belief_by_tables(labels, new, classes)
+    answered = heard & (new[0] >= 0)
+    return knows[0] * float(believed[answered, truth[answered]].mean() - 1 / classes)
+
+
+def belief_by_tables(labels, new, classes):
+    """What all agents but the first believe of new tasks, by the tables that their reports here make."""
+    order = np.argsort([str(k) for k in range(len(labels))])
+    fold = folds_of([str(k) for k in range(len(labels))])
+    belief = consensus(labels[order][fold[order] != fold[0]], classes)
+    prior = belief.sum(0) + 0.01
+    logs = np.tile(np.log(prior / prior.sum()), (new.shape[1], 1))
+    for said, again in zip(labels[1:], new[1:], strict=True):
+        table = table_of(said, belief, classes)
+        worth = max(0.0, (np.trace(table) - 1) / (classes - 1)) * np.log(table)
+        logs += np.pad(worth, ((0, 0), (0, 1)))[:, again].T
+    rows = np.exp(logs - logs.max(1, keepdims=True))
+    return rows / rows.sum(1, keepdims=True), (new[1:] >= 0).any(0)
+
+
+def table_of(said, belief, classes):
+    """What an agent says where the label is k: half counted, half by how often it is right."""
+    counts = np.stack([belief[said == k].sum(0) for k in range(classes)], axis=1)
+    right = (np.trace(counts) + 0.1) / (counts.sum() + 0.1 * classes)
+    even = np.where(np.eye(classes) == 1, right, (1 - right) / (classes - 1))
+    return (even + (counts + 0.01) / (counts.sum(1, keepdims=True) + 0.01 * classes)) / 2
+
+
+def coverage(way, tasks, classes, agents, left_out, worlds=WORLDS):
+    """The share of worlds whose interval holds the score of the long run."""
+    knows, inside = np.linspace(0.35, 0.9, agents), 0
+    for seed in range(worlds):
+        rng = np.random.default_rng([seed, tasks, classes, agents])
+        labels, _ = drawn_labels(rng, knows, tasks, classes, left_out)
+        reports = verax.Reports.of(labels, classes=[str(k) for k in range(classes)])
+        found = verax.score(reports, **WAYS[way])["0"]
+        inside += abs(found.score - in_the_long_run(way, rng, reports.labels, knows, classes, left_out)) <= (
+            1.96 * found.stderr
+        )
+    return inside / worlds
+
+
+def drawn(rows):
+    figure, (panel,) = panels("95 % intervals, held by the score of the long run", 1, size=(7, 3.4))
+    for way, colour, marker in zip(WAYS, (BLUE, RED), "os", strict=True):
+        panel.plot([row[way] for row in rows], marker, color=colour, label=way)
+    panel.axhspan(0.92, 0.97, alpha=0.15)
+    panel.legend()
+    labelled(panel, f"{WORLDS:,} worlds a point", "case, in the order of the table", "share held")
+    return figure
+
+
+def main():
+    args = options(__doc__)
+    cases = list(product(SIZES, CLASSES, AGENTS, LEFT_OUT))
+    asked = [(way, *case) for case in cases for way in WAYS]
+    with ProcessPoolExecutor() as pool:
+        held = dict(zip(asked, pool.map(coverage, *zip(*asked, strict=True)), strict=True))
+    rows = [
+        {"tasks": n, "classes": classes, "agents": agents, "left_out": left_out}
+        | {way: held[way, n, classes, agents, left_out] for way in WAYS}
+        for n, classes, agents, left_out in cases
+    ]
+    for row in rows:
+        print("  ".join(f"{key} {value:g}" for key, value in row.items()))
+    error = math.sqrt(0.95 * 0.05 / WORLDS)
+    leave(args.out, "intervals", {"worlds": WORLDS, "simulation_error": error, "rows": rows}, drawn(rows))
+    for row in rows:
+        assert all(0.92 <= row[way] <= 0.97 for way in WAYS), row
+
+
+if __name__ == "__main__":
+    main()
