@@ -26,7 +26,7 @@ from verax.score import prepare, scored
 
 SHARED = Path(__file__).parents[2] / "shared" / "data"
 AGENTS, TASKS, SEEDS, LEAST, FOLLOWED, TOP = 20, 600, 6, 20, 0.6, 20
-SLOW_SEEDS, SLOW_ANSWERS = 2, 50_000  # on how many worlds of a family, and up to what size, MACE and GLAD are run
+SLOW_SEEDS, SLOW_ANSWERS = 1, 50_000  # on how many worlds of a family, and up to what size, MACE and GLAD are run
 VERAX, REAL = ("mean", "skilled", "consensus"), 10  # REAL: rows before the families of worlds
 PRIORS = {(2, "even"): [0.5, 0.5], (2, "uneven"): [0.85, 0.15], (5, "even"): [0.2] * 5,
           (5, "uneven"): [0.6, 0.2, 0.1, 0.06, 0.04]}  # fmt: skip
