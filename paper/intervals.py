@@ -46,7 +46,7 @@ def in_the_long_run(way, rng, labels, knows, classes, left_out):
 
 
 def shares_of_truth(labels, new, truth, classes):
-    """How sure of the truth all others are on new tasks, by the tables that their reports here make; for every agent."""
+    """For every agent, how sure of the truth all others are on new tasks, by the tables of their reports here."""
     order = np.argsort([str(k) for k in range(len(labels))])
     fold = folds_of([str(k) for k in range(len(labels))])
     beliefs = {f: consensus(labels[order][fold[order] != f], classes) for f in set(fold.tolist())}
