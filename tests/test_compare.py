@@ -166,6 +166,17 @@ def test_ranks_hold_together():
     assert together >= 95 and np.mean(width) < 1.2
 
 
+@pytest.mark.parametrize("how", [{}, {"over": "skilled"}], ids=str)
+def test_ranks_of_equals_stay_open_together(how):
+    """Six agents alike, beside three that are better: any claim about the six is wrong, and few worlds make one."""
+    wrong = 0
+    for seed in range(120):
+        labels, _ = world(seed, [0.6] * 6 + [0.8] * 3, 150, gaps=0.2)
+        ranks = compare(Reports.of(labels), **how).ranks
+        wrong += any(r.low > 4 or r.high < 9 for r in ranks if int(r.agent) < 6)
+    assert wrong <= 12  # 5 % of 120, and three of its standard deviations
+
+
 def test_holm_is_statsmodels_textbook_example():
     assert holm([0.01, 0.02, 0.03, 0.005]) == pytest.approx([0.03, 0.04, 0.04, 0.02])
     assert holm([]) == [] and holm([0.9, 0.8]) == [1.0, 1.0]
@@ -234,6 +245,32 @@ def test_the_fast_way_is_the_slow_way_where_nobody_abstains():
         one, two = fast.difference(0, 2), slow.difference(0, 2)
         assert one.value == pytest.approx(two.value, abs=1e-14)
         assert np.abs(one.terms - two.terms).max() < 1e-14 and np.abs(one.influence - two.influence).max() < 1e-14
+
+
+@pytest.mark.parametrize("how", [{}, {"over": "skilled"}], ids=str)
+def test_the_p_value_is_that_of_100_000_drawn_swaps_that_are_rescored(how):
+    """A paired permutation test of two agents' scores beside the references that both have, with gaps."""
+    from verax.mechanisms.skilled import label_pairs, pair_sums, weights_without
+
+    labels, _ = world(11, [0.75, 0.6, 0.8, 0.5, 0.7], 40, gaps=0.25)
+    labels[:2, (labels[:2] < 0).any(0)] = -1
+    seen = compare(Reports.of(labels), "0", "1", **how).comparisons[0]
+    sums = pair_sums(*label_pairs(Reports.of(labels).labels, 3, verax.kernels.Engine()))
+    rng, differences = default_rng(0), []
+    swaps = np.vstack([np.zeros((1, 40)), rng.random((100_000, 40)) < 0.5]).astype(bool)
+    total, whole = np.zeros(len(swaps)), 0.0
+    for j in range(2, 5):
+        both = (labels[:2] >= 0).all(0) & (labels[j] >= 0)
+        n, g = both.sum(), np.eye(3)[labels[j, both]]
+        weight = n * weights_without(*sums, 0, 1)[j] if how else 1.0
+        a, b = (np.eye(3)[labels[k, both]] for k in (0, 1))
+        sign = np.where(swaps[:, both], -1.0, 1.0)
+        total += weight * (sign @ ((a - b) * (g - g.mean(0))).sum(1)) / (n - 1)
+        whole += weight
+    differences = total / whole
+    assert differences[0] == pytest.approx(seen.difference, abs=1e-12)
+    share = float((np.abs(differences[1:]) >= abs(differences[0]) - 1e-12).mean())
+    assert seen.p_value == pytest.approx(share, abs=4 * np.sqrt(share * (1 - share) / 1e5) + 1e-3)
 
 
 def test_skilled_references_compare_by_a_skill_that_neither_is_in():

@@ -95,6 +95,20 @@ def test_the_recorded_federation_study_shows_what_it_says(broken, tmp_path):
     assert ("AssertionError" in done.stderr) if broken else done.returncode == 0, done.stderr
 
 
+@pytest.mark.skipif(not (SHARED / "crowd").is_dir(), reason="the public crowds are not here")
+@pytest.mark.parametrize("name", ["dog (crowd, 109 workers)", "24 networks", "breast_cancer, 20 classifiers"])
+def test_a_slice_of_the_study_of_orders_repeats(name):
+    """The whole of it runs for minutes: `python paper/ranking.py`."""
+    ranking = pytest.importorskip("ranking", reason="the study needs scikit-learn and matplotlib")
+    recorded = {row["set"]: row for row in json.loads((PAPER / "results" / "ranking.json").read_text())["rows"]}[name]
+    made = next(made for row, made in ranking.sets() if row == name)
+    found = ranking.summary([ranking.judged(name, *world) for world in made])
+    for what in ("score", "accuracy"):
+        for way in ("majority", "plain", "Dawid-Skene", "mean", "skilled", "consensus"):
+            assert found[what][way] == pytest.approx(recorded[what][way], abs=0.005), (what, way)
+    assert found["advised"] == recorded["advised"] and found["right"] == recorded["right"]
+
+
 def test_labels_laid_out_from_the_archive_are_the_data_sets(tmp_path, data):
     from verax.reproduce.datasets import test_labels
 

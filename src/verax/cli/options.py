@@ -64,14 +64,18 @@ class ScoringOptions:
 class AgainstOptions(ScoringOptions):
     """What an agent earns, beside whom."""
 
-    against: str | None = _asked("truth, peers, hybrid or consensus; chosen by what the truth covers if not given.")
+    against: str | None = _asked(
+        "truth, peers, hybrid, or consensus (what all others together believe); chosen by the truth if not given."
+    )
 
 
 @dataclass(frozen=True)
 class MechanismOptions(AgainstOptions):
     """What every agent earns, and how references are put together."""
 
-    over: str | None = _asked("mean, median or skilled over peers, or one peer drawn from --seed.")
+    over: str | None = _asked(
+        "mean or median over peers, skilled (each counted by its skill), or one drawn from --seed."
+    )
     seed: str | None = _asked("With --over one: any text; the same text draws the same peers.")
 
 
