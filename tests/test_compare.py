@@ -294,4 +294,9 @@ def test_ranks_go_with_scores():
 
     ranked = replace(found, ranks=compared(prepare(Reports.of(labels))).ranks)
     assert verax.Scores.from_json(ranked.to_json()) == ranked
+    from verax.show.page import page
+
+    told = page("Scores", scores=ranked)
+    assert ">rank</th>" in told and all(f'rank">{r.low}' in told for r in ranked.ranks)
+    assert ">rank</th>" not in page("Scores", scores=found)
     assert "ranks" not in found.to_json() and ranked.to_json()["ranks"][0]["agent"] == "0"

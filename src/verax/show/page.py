@@ -24,7 +24,7 @@ from verax.audit.independence import Excess
 from verax.payments import Payments
 from verax.schemes import known_rule
 from verax.score import Score, Scores
-from verax.show.text import MARKS, Listing, shown
+from verax.show.text import MARKS, Listing, rank_text, shown
 
 if TYPE_CHECKING:
     import jinja2
@@ -130,6 +130,7 @@ def page(
         scores=scores,
         rule=scores and known_rule(scores.mechanism.rule),
         axis=scores and _Axis.over([0.0, *(x for s in scores.scores for x in _confidence_interval(s))], margin=0.03),
+        ranks={r.agent: rank_text(r.low, r.high) for r in scores.ranks} if scores else {},
         paid={p.agent: p.amount for p in payments.payments} if payments else {},
         pairwise=pairwise and _pairwise_heat(pairwise, scores),
         delta=delta and _delta_heat(delta),
