@@ -131,17 +131,17 @@ class NoUniqueKey(Rounds):
     def settle(self, round: str) -> Settlement:
         token, escrow = secrets.token_hex(4), f"escrow:{round}"
         with self.ledger.reading() as journal:
-            found = settlement(*transcript_of(journal, round))
+            found = settlement(*transcript_of(journal, round, self.ledger.keys))
         with self.ledger.writing() as journal:
             journal.record(f"{round}:score:{token}", "score", round, found.to_json())
             for agent, amount in found.amounts.items():
                 # the second time the escrow is empty, and only the house can pay
-                payer = escrow if journal.available(escrow) >= amount else HOUSE
+                payer = escrow if journal.available(escrow, "EUR") >= amount else HOUSE
                 journal.transfer(
-                    Transfer(f"{round}:pay:{agent}:{token}", payer, f"agent:{agent}", amount, "pay", round)
+                    Transfer(f"{round}:pay:{agent}:{token}", payer, f"agent:{agent}", amount, "pay", round, "EUR")
                 )
-            if rest := journal.available(escrow):
-                journal.transfer(Transfer(f"{round}:residue:{token}", escrow, HOUSE, rest, "residue", round))
+            if rest := journal.available(escrow, "EUR"):
+                journal.transfer(Transfer(f"{round}:residue:{token}", escrow, HOUSE, rest, "residue", round, "EUR"))
             journal.record(f"{round}:settle:{token}", "settle", round, {"paid": sum(found.amounts.values())})
         return found
 
@@ -350,11 +350,13 @@ def expected(number: int, amounts: dict[str, int]) -> Counter[tuple[Any, ...]]:
     """Everything a settled round leaves in the journal, ids aside: kind, agent, debit, credit, amount."""
     escrow = f"escrow:r{number}"
     facts: Counter[tuple[Any, ...]] = Counter()
-    for kind in ("secret", "open", "seal", "score", "settle"):
+    for kind in ("open", "seal", "score", "settle"):
         facts[kind, None, None, None, None] += 1
     for step in STEPS:
         if step.startswith("submit"):
             facts["submit", step.split()[1], None, None, None] += 1
+    for _ in AGENTS:
+        facts["admit", None, None, None, None] += 1
     facts["posted", None, HOUSE, escrow, BUDGET] += 1
     for agent, amount in amounts.items():
         facts["posted", None, escrow, f"agent:{agent}", amount] += 1

@@ -102,7 +102,7 @@ def test_paying_twice_for_the_same_round_pays_once(tmp_path):
         paid = strategy(payroll=payroll)
         run(paid, {1: honest(0), 2: honest(1), 3: honest(2)})
     with Ledger.open(payroll.db).reading() as journal:
-        assert journal.available("agent:1") == paid.outcomes[0].amounts["1"] > 0
+        assert journal.available("agent:1", "EUR") == paid.outcomes[0].amounts["1"] > 0
 
 
 def wrong_shape(message):

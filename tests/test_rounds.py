@@ -86,7 +86,11 @@ def test_the_table_of_transitions_is_the_only_way(rounds):
         "void": lambda r: r.void("r1"),
     }
     ways = {
-        "open": lambda r: (r.open(BATCH), r.fund("r1"), r.submit("r1", "a0", report(labels_of(0)))),
+        "open": lambda r: (
+            r.open(BATCH),
+            r.fund("r1"),
+            *(r.submit("r1", f"a{i}", report(labels_of(i))) for i in (0, 1)),
+        ),
         "sealed": sealed,
         "settled": lambda r: sealed(r).settle("r1"),
         "void": lambda r: (r.open(BATCH), r.void("r1")),
@@ -128,6 +132,7 @@ def test_a_repeated_submission_gets_the_same_receipt_and_another_under_its_key_i
     with pytest.raises(ConflictError, match="other content"):
         rounds.submit("r1", "a0", report(labels_of(1)), key="k")
     # a retry is answered even after sealing: the agent may have missed the first answer
+    rounds.submit("r1", "a1", report(labels_of(1)))
     rounds.fund("r1")
     rounds.seal("r1")
     assert rounds.submit("r1", "a0", report(labels_of(0)), key="k").commitment == first.commitment
@@ -202,29 +207,33 @@ def test_nothing_secret_is_shown_before_settlement(rounds):
 
 
 def test_what_a_round_asks_cannot_change_after_it_opened(rounds):
-    rounds.open(BATCH)
-    assert rounds.open(BATCH).seq == 2
+    opened = rounds.open(BATCH)
+    assert rounds.open(BATCH) == opened
     with pytest.raises(ConflictError, match="another spec"):
         rounds.open(dataclasses.replace(BATCH, budget="200.00"))
 
 
-def test_a_round_is_not_sealed_without_its_budget_or_before_its_deadline(rounds):
-    soon = (datetime.now(UTC) + timedelta(hours=1)).isoformat()
-    rounds.open(dataclasses.replace(BATCH, deadline=soon))
+def test_a_round_is_not_sealed_without_its_budget_or_before_its_deadline(rounds, monkeypatch):
+    soon = datetime.now(UTC) + timedelta(hours=1)
+    rounds.open(dataclasses.replace(BATCH, deadline=soon.isoformat()))
     rounds.submit("r1", "a0", report(labels_of(0)))
     with pytest.raises(ConflictError, match="seal it after"):
         rounds.seal("r1")
-    past = (datetime.now(UTC) - timedelta(hours=1)).isoformat()
-    rounds.open(dataclasses.replace(BATCH, round="r2", deadline=past))
-    with pytest.raises(ConflictError, match="deadline"):
-        rounds.submit("r2", "a0", report(labels_of(0)))
     rounds.open(dataclasses.replace(BATCH, round="r3"))
     with pytest.raises(ConflictError, match="no submissions"):
         rounds.seal("r3")
     rounds.submit("r3", "a0", report(labels_of(0)))
+    with pytest.raises(ConflictError, match="one submission and no truth"):
+        rounds.seal("r3")
+    rounds.submit("r3", "a1", report(labels_of(1)))
     rounds.fund("r3", 9_999)
     with pytest.raises(ConflictError, match="9999 of 10000"):
         rounds.seal("r3")
+    monkeypatch.setattr("verax.ledger.clock", lambda: soon + timedelta(hours=1))
+    with pytest.raises(ConflictError, match="deadline"):
+        rounds.submit("r1", "a1", report(labels_of(1)))
+    with pytest.raises(InputError, match="has passed; give one to come"):
+        rounds.open(dataclasses.replace(BATCH, round="r2", deadline=soon.isoformat()))
 
 
 def test_voiding_gives_everything_back(rounds):
@@ -234,8 +243,8 @@ def test_voiding_gives_everything_back(rounds):
     rounds.submit("m1", "ann", report(labels_of(0)))
     rounds.void("m1")
     with rounds.ledger.reading() as journal:
-        assert journal.available("agent:ann") == 50_000
-        assert journal.available("escrow:m1") == 0
+        assert journal.available("agent:ann", "EUR") == 50_000
+        assert journal.available("escrow:m1", "EUR") == 0
     assert rounds.verify("m1") == []
 
 
@@ -323,7 +332,7 @@ def test_changed_submissions_are_not_settled(tmp_path):
         connection.execute(sa.text("DROP TRIGGER journal_no_UPDATE"))
         body = connection.execute(sa.text("SELECT body FROM journal WHERE kind = 'submit' LIMIT 1")).scalar_one()
         document = json.loads(body)
-        document["content"]["labels"][0] = (document["content"]["labels"][0] + 1) % 3
+        document["sealed"] = document["sealed"].swapcase()
         connection.execute(
             sa.text("UPDATE journal SET body = :new WHERE body = :old"), {"new": json.dumps(document), "old": body}
         )
@@ -586,22 +595,23 @@ def test_a_ledger_of_an_earlier_version_is_read_and_verified():
     ledger.close()
 
 
-def test_what_is_hashed_has_the_bytes_it_always_had(rounds):
-    """The same round again: every entry up to the scores is the one that the earlier version wrote."""
+def test_a_round_of_an_earlier_version_played_again_settles_to_the_same_scores_and_payments(rounds):
     before = [e for e in a_journal_of_before() if e.round == "b"]
     labels = {e.said["agent"]: e.said["content"]["labels"] for e in before if e.kind == "submit"}
     spec = Spec(
         "b", tuple(f"t{n}" for n in range(8)), ("cat", "dog"), "10.00", min_tasks=2, significance=1,
         public=tuple((float(n % 3) / 2,) for n in range(8)), unpaid=("di",),
     )  # fmt: skip
-    rounds.open(spec, secret="5ec2e7")
+    opened = rounds.open(spec, secret="5ec2e7")
     rounds.fund("b")
     for agent, said in labels.items():
         rounds.submit("b", agent, Reports.of([said], tasks=spec.tasks, classes=spec.classes))
     rounds.seal("b")
-    with rounds.ledger.reading() as journal:
-        again = list(journal.entries())
-    assert again == before[: len(again)] and len(labels) == 4 and again[-1].kind == "seal"
+    first = next(e.said for e in before if e.kind == "open")
+    assert {name: opened.said[name] for name in first} == first  # the spec and its digest have the bytes they had
+    then = next(e.said for e in before if e.kind == "score")
+    found = rounds.settle("b").to_json()
+    assert found["amounts"] == then["amounts"]
 
 
 def test_documents_of_rounds_are_read_by_type(rounds):
@@ -649,8 +659,8 @@ def test_a_spec_of_wrong_types_is_refused_in_a_sentence(rounds, change, says):
 
 
 def test_a_spec_may_be_given_lists(rounds):
-    rounds.open(dataclasses.replace(BATCH, tasks=list(TASKS), classes=list(CLASSES)))
-    assert rounds.open(BATCH).seq == 2
+    opened = rounds.open(dataclasses.replace(BATCH, tasks=list(TASKS), classes=list(CLASSES)))
+    assert rounds.open(BATCH) == opened
     assert rounds.submit("r1", "a0", report(labels_of(0))).agent == "a0"
     with pytest.raises(InputError, match="a report is a list"):
         rounds.submit("r1", "a0", labels_of(0).tolist())

@@ -77,7 +77,8 @@ class Model:
     def fund(self, name: str, r: Round, amount: int | None, agent: str | None, key: str | None) -> None:
         account = f"agent:{agent}" if agent else f"escrow:{name}"
         what = (account, amount or BUDGETS[r.scheme])
-        if self._new(r, r.funded, key or what, what):
+        deposit = amount is not None or agent is not None  # of its own each time, unless its key says otherwise
+        if self._new(r, r.funded, key or (len(r.funded) if deposit else "budget"), what):
             self._move("house", *what)
 
     def submit(self, name: str, r: Round, agent: str, answer: tuple[int, ...], key: str | None) -> None:
@@ -89,7 +90,7 @@ class Model:
     def seal(self, name: str, r: Round) -> None:
         if r.sealed:
             return
-        if r.state != "open" or not r.live or self.has[f"escrow:{name}"] < BUDGETS[r.scheme]:
+        if r.state != "open" or len(r.live) < 2 or self.has[f"escrow:{name}"] < BUDGETS[r.scheme]:
             raise Refused
         r.state, r.sealed = "sealed", True
 
@@ -146,6 +147,7 @@ class Machine(RuleBasedStateMachine):
         """Make a request: both do it, or both refuse and nothing changes; an answered one is answered the same."""
         before = self.ledger.head()
         returning = request[0] == "submit" and request[-1] is None and not self.stands(*request[1:4])
+        returning |= request[0] == "fund" and request[-1] is None and request[2:] != (None, None, None)
         try:
             self.model.do(*request)
         except Refused:

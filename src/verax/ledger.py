@@ -9,7 +9,11 @@ An entry is never changed. A transfer moves a whole number of minor units betwee
 and is `posted` at once, or `pending` (it holds the debited account's money) until a `post` or a `void`
 entry settles it. A record keeps anything else that must not change: what a round asked, what was
 submitted, what was decided. Every entry's hash covers the one before it, so that `verify` finds any
-change, removal, insertion or reordering; a `Head` kept elsewhere shows a cut-off tail too.
+change, removal, insertion or reordering; a `Head` kept elsewhere shows a cut-off tail too. Every entry bears the
+time it was written at, which never goes back. Money is of one currency: what an account has of another is another
+balance.
+
+Private halves of keys are not in the database: `Ledger.keys` is a folder beside it, which only its owner may read.
 
 SQLite in one file by default, PostgreSQL by URL: one schema, one code path.
 """
@@ -18,10 +22,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +37,9 @@ from verax.errors import ConflictError, ExtraMissing, LedgerError
 try:
     import sqlalchemy as sa
     from sqlalchemy import exc
+
+    from verax.database import engine_of, journal_table, make_ready
+    from verax.keys import Keyring
 except ImportError:
     raise ExtraMissing("Rounds and ledgers", "rounds") from None
 
@@ -38,26 +47,8 @@ HOUSE = "house"
 TRANSFERS = ("posted", "pending", "post", "void")
 GENESIS = "0" * 64
 _MOST = 2**63 - 1
-_WAIT_MS = 60_000
+_SLACK = timedelta(minutes=1)  # by which a clock may lag behind the last entry
 _Sides = tuple[str | None, str | None, int | None]
-
-_metadata = sa.MetaData()
-_journal = sa.Table(
-    "journal",
-    _metadata,
-    sa.Column("seq", sa.BigInteger, primary_key=True, autoincrement=False),
-    sa.Column("id", sa.Text, nullable=False, unique=True),
-    sa.Column("kind", sa.Text, nullable=False),
-    sa.Column("round", sa.Text, nullable=False, index=True),
-    sa.Column("debit", sa.Text, index=True),
-    sa.Column("credit", sa.Text, index=True),
-    sa.Column("amount", sa.BigInteger),
-    sa.Column("settles", sa.Text, sa.ForeignKey("journal.id"), unique=True),
-    sa.Column("body", sa.Text, nullable=False),
-    sa.Column("hash", sa.Text, nullable=False, unique=True),
-    sa.CheckConstraint("amount > 0 AND debit <> credit", name="two_sides"),
-    sa.CheckConstraint("(amount IS NULL) = (debit IS NULL) AND (debit IS NULL) = (credit IS NULL)", name="whole"),
-)
 
 
 @dataclass(frozen=True)
@@ -74,6 +65,7 @@ class Transfer:
     amount: int
     code: str
     round: str
+    currency: str = ""
 
 
 @dataclass(frozen=True)
@@ -90,6 +82,8 @@ class Entry:
     settles: str | None
     body: str
     hash: str
+    at: str | None = None
+    currency: str | None = None
 
     @property
     def said(self) -> Any:
@@ -104,6 +98,8 @@ class Entry:
     def sealed_by(self, previous: str) -> str:
         """The hash this entry must have after `previous`: SHA-256 over one canonical byte string."""
         written = [previous, self.seq, self.id, *self.content]
+        if (self.at, self.currency) != (None, None):  # as in every journal but those of the first version
+            written += [self.at, self.currency]
         # a stored value of a kind that is never written (a blob, say) becomes a list, which no honest entry holds
         line = json.dumps(written, ensure_ascii=True, separators=(",", ":"), default=lambda odd: [repr(odd)])
         return hashlib.sha256(line.encode("ascii")).hexdigest()
@@ -133,17 +129,21 @@ class Ledger:
     []
     """
 
-    def __init__(self, engine: sa.Engine) -> None:
-        self._engine = engine
+    def __init__(self, engine: sa.Engine, keys: Keyring) -> None:
+        self._engine, self.keys = engine, keys
 
     @classmethod
-    def open(cls, url: str = "verax.db", *, create: bool = True) -> Ledger:
-        """The ledger of a database URL, or of an SQLite file by its path; made there unless told not to."""
+    def open(cls, url: str = "verax.db", *, create: bool = True, keys: str | os.PathLike[str] | None = None) -> Ledger:
+        """The ledger of a database URL, or of an SQLite file by its path; made there unless told not to.
+
+        `keys` is the folder of the operator's keys and of what rounds keep secret: by default beside an SQLite file,
+        else in the home folder, and in memory where the database is.
+        """
         address = url if "://" in url else f"sqlite:///{Path(url)}"
         try:
             if sa.make_url(address).get_backend_name() not in ("sqlite", "postgresql"):
                 raise LedgerError(f"{url!r}: that kind of database is not known; use SQLite or PostgreSQL")
-            ledger = cls(_engine_of(address))
+            ledger = cls(engine_of(address), _keyring_of(address, keys))
         except (exc.ArgumentError, exc.NoSuchModuleError):
             raise LedgerError(f"{url!r} is no database address; give a file, or postgresql+psycopg://...") from None
         except ModuleNotFoundError:
@@ -152,25 +152,12 @@ class Ledger:
         if not create and address.startswith("sqlite") and file and not Path(file).exists():
             raise LedgerError(f"{file}: no such ledger; open a round first, or check db=")
         try:
-            ledger._make_table(create)
+            with ledger._failing_closed():
+                make_ready(ledger._engine, create)
         except LedgerError:
             ledger.close()
             raise
         return ledger
-
-    def _make_table(self, create: bool) -> None:
-        """The table and its guards, made once; a lock keeps two first users apart."""
-        engine = self._engine.execution_options(isolation_level="READ COMMITTED") if self._is_postgres else self._engine
-        with self._failing_closed(), engine.begin() as connection:
-            if self._is_postgres:
-                connection.execute(sa.text("SELECT pg_advisory_xact_lock(762178)"))
-            if sa.inspect(connection).has_table("journal"):
-                return
-            if not create:
-                raise LedgerError("this database holds no ledger; open a round first, or check db=")
-            _metadata.create_all(connection)
-            for statement in _guard_statements(engine.dialect.name):
-                connection.execute(sa.text(statement))
 
     @property
     def _is_postgres(self) -> bool:
@@ -203,10 +190,13 @@ class Ledger:
                 f"the database refused ({reason}); nothing was recorded, mend it and try again"
             ) from error
 
-    def balances(self) -> dict[str, int]:
-        """What every account has, pending transfers not counted."""
+    def balances(self, currency: str | None = None) -> dict[str, int]:
+        """What every account has of a currency, of the only one if not given; pending transfers not counted."""
         with self.reading() as journal:
-            return _balances_of(journal.entries())
+            found = _balances_of(journal.entries())
+        if currency is None and len(found) > 1:
+            raise LedgerError(f"this ledger holds {' and '.join(map(repr, found))}; name one with currency=")
+        return found.get(next(iter(found), "") if currency is None else currency, {})
 
     def head(self) -> Head:
         """Where the journal ends."""
@@ -231,11 +221,11 @@ class Journal:
 
     def entries(self, round: str | None = None, kind: str | None = None) -> Iterator[Entry]:
         """All entries in order, or those of a round or a kind."""
-        query = sa.select(_journal).order_by(_journal.c.seq)
+        query = sa.select(journal_table).order_by(journal_table.c.seq)
         if round is not None:
-            query = query.where(_journal.c.round == round)
+            query = query.where(journal_table.c.round == round)
         if kind is not None:
-            query = query.where(_journal.c.kind == kind)
+            query = query.where(journal_table.c.kind == kind)
         return (Entry(*row) for row in self._connection.execute(query))
 
     def said(self, round: str, kind: str) -> list[Any]:
@@ -244,25 +234,47 @@ class Journal:
 
     def get(self, id: str) -> Entry | None:
         """The entry of an id, if there is one."""
-        row = self._connection.execute(sa.select(_journal).where(_journal.c.id == id)).first()
+        row = self._connection.execute(sa.select(journal_table).where(journal_table.c.id == id)).first()
         return None if row is None else Entry(*row)
 
     def among(self, *ids: str) -> list[Entry]:
         """The entries of those ids that are recorded."""
-        return [Entry(*row) for row in self._connection.execute(sa.select(_journal).where(_journal.c.id.in_(ids)))]
+        return [
+            Entry(*row) for row in self._connection.execute(sa.select(journal_table).where(journal_table.c.id.in_(ids)))
+        ]
 
     def last(self, round: str, kind: str, prefix: str = "") -> Entry | None:
         """The latest entry of a round and a kind, of those whose id begins with `prefix`."""
-        j = _journal.c
-        query = sa.select(_journal).where(j.round == round, j.kind == kind, j.id.startswith(prefix, autoescape=True))
+        j = journal_table.c
+        query = sa.select(journal_table).where(j.round == round, j.kind == kind, _begins_with(prefix))
         row = self._connection.execute(query.order_by(j.seq.desc()).limit(1)).first()
         return None if row is None else Entry(*row)
 
+    def count(self, round: str, kind: str, prefix: str = "") -> int:
+        """How many entries of a round and a kind have an id that begins with `prefix`."""
+        j = journal_table.c
+        query = sa.select(sa.func.count()).where(j.round == round, j.kind == kind, _begins_with(prefix))
+        return int(self._connection.scalar(query) or 0)
+
     def head(self) -> Head:
         """Where the journal ends."""
-        query = sa.select(_journal.c.seq, _journal.c.hash).order_by(_journal.c.seq.desc()).limit(1)
-        row = self._connection.execute(query).first()
-        return Head(0, GENESIS) if row is None else Head(row[0], row[1])
+        return self._end()[0]
+
+    def now(self) -> datetime:
+        """The time by which deadlines are judged: this machine's, and never before the last entry."""
+        last = self._end()[1]
+        now = clock()
+        if last is not None and datetime.fromisoformat(last) > now + _SLACK:
+            raise LedgerError(
+                f"the last entry was written at {last} and the clock here says {now.isoformat(timespec='seconds')}: "
+                "one of them is wrong, so that no deadline can be judged; set the clock right"
+            )
+        return now
+
+    def _end(self) -> tuple[Head, str | None]:
+        j = journal_table.c
+        row = self._connection.execute(sa.select(j.seq, j.hash, j.at).order_by(j.seq.desc()).limit(1)).first()
+        return (Head(0, GENESIS), None) if row is None else (Head(row[0], row[1]), row[2])
 
     def record(self, id: str, kind: str, round: str, body: Any) -> Entry:
         """Keep a record; the same again is answered as before, another under the same id is refused."""
@@ -286,13 +298,14 @@ class Journal:
         """Let go of what a pending transfer holds."""
         return self._settle_pending(id, pending, "void")
 
-    def available(self, account: str) -> int:
-        """What an account may still spend: its balance less what pending transfers hold."""
-        j, settled = _journal.c, sa.select(_journal.c.settles).where(_journal.c.settles.is_not(None))
+    def available(self, account: str, currency: str = "") -> int:
+        """What an account may still spend of a currency: its balance less what pending transfers hold."""
+        j, settled = journal_table.c, sa.select(journal_table.c.settles).where(journal_table.c.settles.is_not(None))
         moved = j.kind.in_(("posted", "post"))
         held = sa.and_(j.debit == account, sa.or_(moved, sa.and_(j.kind == "pending", j.id.not_in(settled))))
         change = sa.case((held, -j.amount), (sa.and_(j.credit == account, moved), j.amount), else_=0)
-        query = sa.select(sa.func.sum(change)).where(sa.or_(j.debit == account, j.credit == account))
+        mine = sa.or_(j.debit == account, j.credit == account), sa.func.coalesce(j.currency, "") == currency
+        query = sa.select(sa.func.sum(change)).where(*mine)
         return int(self._connection.scalar(query) or 0)
 
     def _move_money(self, t: Transfer, kind: str) -> Entry:
@@ -301,44 +314,68 @@ class Journal:
             raise LedgerError(
                 f"transfer {t.id!r} of {t.amount!r} from {t.debit!r} to {t.credit!r}: two accounts, above 0"
             )
+        if t.debit == HOUSE and t.amount - self.available(HOUSE, t.currency) > _MOST:
+            raise LedgerError(f"transfer {t.id!r} of {t.amount:,}: the house would have given out more than {_MOST:,}")
         body = wire.canonical({"code": t.code})
-        return self._append(t.id, kind, t.round, body, (t.debit, t.credit, t.amount))
+        return self._append(t.id, kind, t.round, body, (t.debit, t.credit, t.amount), currency=t.currency)
 
     def _settle_pending(self, id: str, pending: str, kind: str) -> Entry:
         held = self.get(pending)
         if held is None or held.kind != "pending":
             raise LedgerError(f"{pending!r} is no pending transfer; hold it first")
-        return self._append(id, kind, held.round, held.body, (held.debit, held.credit, held.amount), pending)
+        sides = held.debit, held.credit, held.amount
+        return self._append(id, kind, held.round, held.body, sides, pending, held.currency)
 
     def _append(
-        self, id: str, kind: str, round: str, body: str, sides: _Sides = (None, None, None), settles: str | None = None
-    ) -> Entry:
-        known, head = self.get(id), self.head()
-        entry = Entry(head.count + 1, id, kind, round, *sides, settles, body, "")
+        self, id: str, kind: str, round: str, body: str, sides: _Sides = (None, None, None),
+        settles: str | None = None, currency: str | None = None,
+    ) -> Entry:  # fmt: skip
+        known, (head, last) = self.get(id), self._end()
+        at = max(clock().isoformat(timespec="microseconds"), last or "")
+        entry = Entry(head.count + 1, id, kind, round, *sides, settles, body, "", at, currency)
         if known is not None:
-            if known.content != entry.content:
+            if (known.content, known.currency) != (entry.content, entry.currency):
                 raise ConflictError(f"{id!r} was recorded before with other content; use another key")
             return known
         debit, _, amount = sides
         if kind in ("posted", "pending") and debit and amount and debit != HOUSE:
-            there = self.available(debit)
+            there = self.available(debit, currency or "")
             if there < amount:
-                raise LedgerError(f"{debit!r} has {there} to spend and {amount} are asked; fund it first")
-        settled = sa.select(_journal.c.id).where(_journal.c.settles == settles)
+                raise LedgerError(
+                    f"{debit!r} has {there} {currency} to spend and {amount} are asked; fund it first".replace(
+                        "  ", " "
+                    )
+                )
+        settled = sa.select(journal_table.c.id).where(journal_table.c.settles == settles)
         if settles is not None and self._connection.scalar(settled) is not None:
             raise ConflictError(f"{settles!r} is settled already; nothing was recorded")
         entry = replace(entry, hash=entry.sealed_by(head.hash))
-        self._connection.execute(_journal.insert().values(**vars(entry)))
+        self._connection.execute(journal_table.insert().values(**vars(entry)))
         return entry
 
 
-def _balances_of(entries: Iterable[Entry]) -> dict[str, int]:
-    balance: dict[str, int] = defaultdict(int)
+def clock() -> datetime:
+    """The time by this machine.
+
+    >>> clock().tzinfo
+    datetime.timezone.utc
+    """
+    return datetime.now(UTC)
+
+
+def _begins_with(prefix: str) -> sa.ColumnElement[bool]:
+    """Of an id, to the letter: LIKE would take capitals for small ones."""
+    return sa.func.substr(journal_table.c.id, 1, len(prefix)) == prefix
+
+
+def _balances_of(entries: Iterable[Entry]) -> dict[str, dict[str, int]]:
+    """By currency, what every account has."""
+    balance: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
     for e in entries:
         if e.kind in ("posted", "post") and e.amount is not None and e.debit is not None and e.credit is not None:
-            balance[e.debit] -= e.amount
-            balance[e.credit] += e.amount
-    return dict(sorted(balance.items()))
+            balance[e.currency or ""][e.debit] -= e.amount
+            balance[e.currency or ""][e.credit] += e.amount
+    return {currency: dict(sorted(held.items())) for currency, held in sorted(balance.items())}
 
 
 def _journal_problems(entries: Iterator[Entry], heads: tuple[Head, ...]) -> list[str]:
@@ -346,6 +383,7 @@ def _journal_problems(entries: Iterator[Entry], heads: tuple[Head, ...]) -> list
     previous, count, hashes = GENESIS, 0, {0: GENESIS}
     open_: dict[str, Entry] = {}
     kept: dict[str, Entry] = {}
+    at = ""
     for count, e in enumerate(entries, start=1):
         if e.seq != count:
             return [*found, f"entry {count} is missing or out of order: number {e.seq} stands there"]
@@ -354,10 +392,14 @@ def _journal_problems(entries: Iterator[Entry], heads: tuple[Head, ...]) -> list
             return [*found, f"{said}: its hash does not follow from entry {count - 1}"]
         if e.id in kept:
             found.append(f"entry {e.seq} repeats the id {e.id!r}")
+        if (e.at or at) < at:
+            found.append(f"entry {e.seq} ({e.id!r}) is of {e.at}, before the entry it follows, of {at}")
         found += _side_problems(e, open_)
+        at = e.at or at
         previous, hashes[count] = e.hash, e.hash
         kept[e.id] = e
-    below = [(a, n) for a, n in _balances_of(kept.values()).items() if a != HOUSE and n < 0]
+    every = [each for held in _balances_of(kept.values()).values() for each in held.items()]
+    below = [(account, amount) for account, amount in every if account != HOUSE and amount < 0]
     found += [f"account {account!r} is at {amount}, below 0" for account, amount in below]
     return found + [
         f"a receipt names entry {head.count} with another hash: the journal was cut or rewritten "
@@ -376,53 +418,19 @@ def _side_problems(e: Entry, open_: dict[str, Entry]) -> Iterator[str]:
         open_[e.id] = e
     if e.kind in ("post", "void"):
         held = open_.pop(e.settles or "", None)
-        if held is None or (held.debit, held.credit, held.amount) != (e.debit, e.credit, e.amount):
+        sides = e.debit, e.credit, e.amount, e.currency
+        if held is None or (held.debit, held.credit, held.amount, held.currency) != sides:
             yield f"entry {e.seq} ({e.id!r}) settles {e.settles!r}, which is not pending with the same sides"
 
 
-def _engine_of(address: str) -> sa.Engine:
-    if not address.startswith("sqlite"):
-        return sa.create_engine(address, isolation_level="SERIALIZABLE", pool_pre_ping=True)
-    memory = sa.make_url(address).database in (None, "", ":memory:")
-    pool: dict[str, Any] = {"poolclass": sa.pool.StaticPool} if memory else {"poolclass": sa.pool.NullPool}
-    engine = sa.create_engine(address, connect_args={"timeout": _WAIT_MS / 1000, "isolation_level": None}, **pool)
-    sa.event.listen(engine, "connect", _on_connect)
-    sa.event.listen(engine, "begin", _on_begin)
-    return engine
-
-
-def _on_begin(connection: sa.Connection) -> None:
-    """A writer takes its turn at once, so that it never finds at the end that another was first."""
-    reading = connection.get_execution_options().get("reading", False)
-    connection.exec_driver_sql("BEGIN" if reading else "BEGIN IMMEDIATE")
-
-
-def _on_connect(connection: Any, _: Any) -> None:
-    """Durable before it is acknowledged; no WAL, which SQLite before 3.51.3 can corrupt on reset."""
-    for pragma in ("journal_mode=TRUNCATE", "synchronous=EXTRA", "foreign_keys=ON", f"busy_timeout={_WAIT_MS}"):
-        connection.execute(f"PRAGMA {pragma}")
-
-
-def _guard_statements(dialect: str) -> list[str]:
-    """Triggers that refuse to change or remove an entry."""
-    refuse = "the journal is append-only"
-    if dialect == "sqlite":
-        # REPLACE removes a row without asking the triggers on DELETE
-        same = " OR ".join(f"{name} = NEW.{name}" for name in ("seq", "id", "settles", "hash"))
-        refused = {
-            "update": "UPDATE ON journal",
-            "delete": "DELETE ON journal",
-            "replace": f"INSERT ON journal WHEN EXISTS (SELECT 1 FROM journal WHERE {same})",
-        }
-        return [
-            f"CREATE TRIGGER IF NOT EXISTS journal_no_{name} BEFORE {what} BEGIN SELECT RAISE(ABORT, '{refuse}'); END"
-            for name, what in refused.items()
-        ]
-    return [
-        f"CREATE OR REPLACE FUNCTION journal_refuse() RETURNS trigger LANGUAGE plpgsql AS "
-        f"$$ BEGIN RAISE EXCEPTION '{refuse}'; END $$",
-        "CREATE OR REPLACE TRIGGER journal_no_change BEFORE UPDATE OR DELETE ON journal "
-        "FOR EACH ROW EXECUTE FUNCTION journal_refuse()",
-        "CREATE OR REPLACE TRIGGER journal_no_truncate BEFORE TRUNCATE ON journal "
-        "FOR EACH STATEMENT EXECUTE FUNCTION journal_refuse()",
-    ]
+def _keyring_of(address: str, keys: str | os.PathLike[str] | None) -> Keyring:
+    """Where private halves are kept for a database."""
+    given = keys or os.environ.get("VERAX_KEYS")
+    if given:
+        return Keyring(Path(given))
+    url = sa.make_url(address)
+    if url.get_backend_name() != "sqlite":
+        named = hashlib.sha256(url.set(password=None).render_as_string().encode()).hexdigest()[:16]
+        home = Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share")
+        return Keyring(home / "verax" / named)
+    return Keyring(None if url.database in (None, "", ":memory:") else Path(f"{url.database}.keys"))

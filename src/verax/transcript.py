@@ -1,7 +1,8 @@
 """A round's transcript, and what follows from it: pure functions, so that anybody can compute a settlement again.
 
 What is asked (a Spec), what was submitted (as it is committed to) and what becomes of it (a Settlement): one object
-from one computation, with the scores that were paid by. Where it is kept, and in what order, is decided in `rounds`.
+from one computation, with the scores that were paid by. How it is hidden until then is decided in `sealed`, where it is
+kept, and in what order, in `rounds`.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from verax import wire
 from verax.audit.certificate import Certificate
 from verax.audit.copies import copies
 from verax.errors import InputError
+from verax.keys import checked_public
 from verax.market import Market, Submissions, bounds, market
 from verax.money import major_text, minor_units, scale_of
 from verax.payments import Payment, Payments, clusters_of, pay
@@ -45,7 +47,8 @@ class Spec(wire.Document):
     `scale` is what a market pays for one unit of score, in major units, the budget if not given. `copies` pays agents
     that are copies of one another as one; `unpaid` names agents that handed in a report and take no part: not paid,
     and no reference; `references` names those whose reports others are scored beside, and who, as their
-    copies, were paid for them before; `significance` pays only scores that many standard errors above 0.
+    copies, were paid for them before; `significance` pays only scores that many standard errors above 0. `admitted` are
+    the public keys of the only agents that may take part, by name; without it whoever comes first with a name has it.
 
     >>> Spec("r1", ("t1", "t2"), ("cat", "dog"), "100.00").digest[:8]
     'fe24af23'
@@ -71,6 +74,7 @@ class Spec(wire.Document):
     unpaid: tuple[str, ...] = wire.if_given(())
     significance: float | None = wire.if_given(None)
     references: tuple[str, ...] = wire.if_given(())
+    admitted: dict[str, str] | None = wire.if_given(None)
 
     def __post_init__(self) -> None:
         for name in _LISTS:
@@ -110,10 +114,9 @@ class Spec(wire.Document):
         """Minor units that a market pays for one unit of score."""
         return self.minor(self.scale or self.budget, "scale")
 
-    @property
-    def closed(self) -> bool:
+    def is_closed(self, now: datetime) -> bool:
         """Whether the deadline, if there is one, has passed."""
-        return self.deadline is not None and datetime.now(UTC) >= _time_of(self.deadline)
+        return self.deadline is not None and now >= _time_of(self.deadline)
 
 
 @dataclass(frozen=True)
@@ -184,9 +187,12 @@ def nonce_of(secret: str, round: str, agent: str, content: Content) -> str:
     return hmac.new(secret.encode(), digest_of([round, agent, content]).encode(), hashlib.sha256).hexdigest()
 
 
-def root_of(taken: Sequence[tuple[str, Content]], round: str, secret: str) -> str:
-    """One hash over all the commitments that count, in order."""
-    return digest_of([commitment(round, a, content, nonce_of(secret, round, a, content)) for a, content in taken])
+def nothing_said(spec: Spec) -> Content:
+    """A submission that answers no task: what stands for one that cannot be opened."""
+    found: dict[str, Any] = {"labels": [-1] * len(spec.tasks)}
+    if spec.chosen.needs_rows:
+        found["probabilities"] = _packed_rows(np.full((len(spec.tasks), len(spec.classes)), np.nan))
+    return found
 
 
 def content_of(report: Reports, spec: Spec) -> dict[str, Any]:
@@ -326,6 +332,8 @@ def check_spec(spec: Spec) -> None:
             raise InputError(f"the {name} has {len(given)} entries for {len(spec.tasks)} tasks; give one a task")
     if spec.deadline is not None:
         _time_of(spec.deadline)
+    for name, key in (spec.admitted or {}).items():
+        checked_public(key, f"the agent {name!r}")
     if spec.kind == "market":
         _check_loss(spec)
     nothing: dict[str, Any] = {"labels": [0] * len(spec.tasks)}

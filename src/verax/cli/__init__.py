@@ -14,7 +14,7 @@ import click
 import typer
 from typer.core import TyperGroup
 
-from verax.cli import compare, money, reproduce, rounds, score
+from verax.cli import compare, key, money, reproduce, rounds, score
 from verax.cli.options import as_options, option_names
 from verax.errors import VeraxError
 
@@ -72,6 +72,7 @@ for command in (
 ):  # fmt: skip
     app.command()(command)
 app.add_typer(rounds.app, name="round")
+app.add_typer(key.app, name="key")
 
 
 def _print_version(asked: bool) -> None:

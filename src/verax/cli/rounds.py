@@ -24,14 +24,17 @@ app = typer.Typer(
 
 _Round = Annotated[str, typer.Argument(help="The round's name.", metavar="ROUND")]
 _Db = Annotated[str, typer.Option("--db", help="An SQLite file, or postgresql+psycopg://...", envvar="VERAX_DB")]
-_Key = Annotated[str | None, typer.Option(help="Your own key: the same request again is answered as before.")]
+_Keys = Annotated[
+    str | None, typer.Option("--keys", help="The operator's folder of keys, if not beside the database.", metavar="DIR")
+]
+_Again = Annotated[str | None, typer.Option("--key", help="Of a request: the same again is answered as before.")]
 
 
-def _rounds_in(db: str, *, create: bool = False) -> Rounds:
+def _rounds_in(db: str, keys: str | None = None, *, create: bool = False) -> Rounds:
     from verax.ledger import Ledger
     from verax.rounds import Rounds
 
-    return Rounds(Ledger.open(db, create=create))
+    return Rounds(Ledger.open(db, create=create, keys=keys))
 
 
 def _print_document(document: Any) -> None:
@@ -54,7 +57,11 @@ def open_(
     deadline: Annotated[
         str | None, typer.Option(help="Until when submissions are taken: 2026-12-31T18:00:00Z.")
     ] = None,
+    agents: Annotated[
+        Path | None, typer.Option(help="A file agent,key: the only ones that may take part, by public key.")
+    ] = None,
     db: _Db = "verax.db",
+    keys: _Keys = None,
 ) -> None:
     """Open a round: what it asks is hashed and fixed."""
     import numpy as np
@@ -73,9 +80,11 @@ def open_(
         scoring.rule, over, scoring.sign, scoring.floor, paying.scheme, paying.min_tasks, scale, deadline,
         None if asked.truth is None else tuple(asked.truth.tolist()),
         None if asked.public is None else tuple(asked.public.tolist()),
+        admitted=None if agents is None else tables.read_keys(agents),
     )  # fmt: skip
-    opened = parsed(_rounds_in(db, create=True).open(spec).body)
-    _print_document({"round": round, "state": "open", "digest": opened["digest"], "secret_hash": opened["secret_hash"]})
+    opened = parsed(_rounds_in(db, keys, create=True).open(spec).body)
+    shown = {name: opened[name] for name in ("digest", "secret_hash", "seal_to", "operator")}
+    _print_document({"round": round, "state": "open", **shown})
 
 
 @app.command()
@@ -83,11 +92,12 @@ def fund(
     round: _Round,
     amount: Annotated[str | None, typer.Option(help="In major units; the round's budget if not given.")] = None,
     agent: Annotated[str | None, typer.Option(help="Give it to this agent's account, for stakes.")] = None,
-    key: _Key = None,
+    key: _Again = None,
     db: _Db = "verax.db",
+    keys: _Keys = None,
 ) -> None:
     """Set the budget aside, or put money on an agent's account."""
-    rounds = _rounds_in(db)
+    rounds = _rounds_in(db, keys)
     entry = rounds.fund(
         round, rounds.spec(round).minor(amount, "amount") if amount is not None else None, agent=agent, key=key
     )
@@ -101,35 +111,44 @@ def submit(
     round: _Round,
     report: Annotated[Path, typer.Argument(help="task,label (and p:<class>), or a file with one agent.")],
     agent: Annotated[str, typer.Option(help="Who submits.")],
-    key: _Key = None,
+    sign: Annotated[
+        Path | None, typer.Option(help="The agent's own key, made by verax key new; else the operator signs for it.")
+    ] = None,
+    key: _Again = None,
     db: _Db = "verax.db",
+    keys: _Keys = None,
 ) -> None:
-    """Hand in a report; keep the receipt that is printed."""
+    """Seal and sign a report here, and hand it in; keep the receipt that is printed."""
     from verax import tables
+    from verax.cli.key import read_key
 
-    rounds = _rounds_in(db)
-    taken = rounds.submit(round, agent, tables.read_prediction(report, rounds.spec(round).classes), key=key)
+    signer = None if sign is None else read_key(sign)
+    rounds = _rounds_in(db, keys)
+    prediction = tables.read_prediction(report, rounds.spec(round).classes)
+    taken = rounds.submit(round, agent, prediction, key=key, signer=signer)
     _print_document(taken.to_json())
 
 
 @app.command()
-def seal(round: _Round, db: _Db = "verax.db") -> None:
+def seal(round: _Round, db: _Db = "verax.db", keys: _Keys = None) -> None:
     """Take nothing more: fix the root of all submissions."""
-    entry = _rounds_in(db).seal(round)
-    _print_document({"round": round, "state": "sealed", "entry": entry.seq, **parsed(entry.body)})
+    entry = _rounds_in(db, keys).seal(round)
+    sealed = parsed(entry.body)
+    shown = {name: sealed[name] for name in ("root", "submissions")}
+    _print_document({"round": round, "state": "sealed", "entry": entry.seq, **shown})
 
 
 @app.command()
-def settle(round: _Round, db: _Db = "verax.db") -> None:
+def settle(round: _Round, db: _Db = "verax.db", keys: _Keys = None) -> None:
     """Score, pay and post, once; every later call gives the same answer."""
-    found = _rounds_in(db).settle(round)
+    found = _rounds_in(db, keys).settle(round)
     _print_document({"round": round, "state": "settled", **found.to_json()})
 
 
 @app.command()
-def void(round: _Round, db: _Db = "verax.db") -> None:
+def void(round: _Round, db: _Db = "verax.db", keys: _Keys = None) -> None:
     """Call the round off: stakes are let go and the budget goes back."""
-    _rounds_in(db).void(round)
+    _rounds_in(db, keys).void(round)
     _print_document({"round": round, "state": "void"})
 
 

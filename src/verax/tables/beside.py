@@ -96,6 +96,24 @@ def read_matrix(path: str | os.PathLike[str], classes: Sequence[str]) -> Floats:
     return matrix[[list(table.columns).index(c) for c in classes]]
 
 
+def read_keys(given: Any, **fields: Any) -> dict[str, str]:
+    """Whose public key is whose: columns `agent,key`.
+
+    >>> read_keys(b"agent,key\nann,11\nbob,22\n")
+    {'ann': '11', 'bob': '22'}
+    """
+    how = Reading.of(None, **fields)
+    table = table_of(Source.of(given, how), how, "columns agent,key")
+    if not {"agent", "key"} <= {*table.columns}:
+        raise InputError(f"{table.source}: columns {some(table.columns)}; expected agent,key")
+    found: dict[str, str] = {}
+    for row, (agent, key) in enumerate(zip(table.cells("agent"), table.cells("key"), strict=True)):
+        if not agent or not key or agent in found or key in found.values():
+            table.refuse(row, f"agent {agent!r} with key {key!r}; name each agent once, with a key of its own")
+        found[agent] = key
+    return found
+
+
 def read_submissions(
     given: Any, classes: Sequence[str] | None = None, reading: Reading | None = None, **fields: Any
 ) -> tuple[Reports, tuple[str, ...]]:

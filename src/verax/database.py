@@ -1,0 +1,130 @@
+"""The database below the ledger: one table, what guards it, and how it is reached. SQLite in a file, or PostgreSQL."""
+
+from __future__ import annotations
+
+import os
+import re
+from contextlib import suppress
+from typing import Any
+
+import sqlalchemy as sa
+
+from verax.errors import LedgerError
+
+_WAIT_MS = 60_000
+_FIRST_USE = 762178  # the lock that keeps two first users apart
+
+metadata = sa.MetaData()
+journal_table = sa.Table(
+    "journal",
+    metadata,
+    sa.Column("seq", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("id", sa.Text, nullable=False, unique=True),
+    sa.Column("kind", sa.Text, nullable=False),
+    sa.Column("round", sa.Text, nullable=False, index=True),
+    sa.Column("debit", sa.Text, index=True),
+    sa.Column("credit", sa.Text, index=True),
+    sa.Column("amount", sa.BigInteger),
+    sa.Column("settles", sa.Text, sa.ForeignKey("journal.id"), unique=True),
+    sa.Column("body", sa.Text, nullable=False),
+    sa.Column("hash", sa.Text, nullable=False, unique=True),
+    sa.Column("at", sa.Text),  # not in the first version's journals, nor is the currency
+    sa.Column("currency", sa.Text),
+    sa.CheckConstraint("amount > 0 AND debit <> credit", name="two_sides"),
+    sa.CheckConstraint("(amount IS NULL) = (debit IS NULL) AND (debit IS NULL) = (credit IS NULL)", name="whole"),
+)
+
+
+def make_ready(engine: sa.Engine, create: bool) -> None:
+    """The table and its guards, made once or brought up to date; a lock keeps two first users apart."""
+    postgres = engine.dialect.name == "postgresql"
+    if create and not postgres and engine.url.database not in (None, "", ":memory:"):
+        with suppress(OSError):  # which SQLite then refuses in its own words
+            os.close(os.open(str(engine.url.database), os.O_CREAT, 0o600))
+    able = engine.execution_options(isolation_level="READ COMMITTED") if postgres else engine
+    with able.begin() as connection:
+        if postgres:
+            connection.execute(sa.text(f"SELECT pg_advisory_xact_lock({_FIRST_USE})"))
+        if sa.inspect(connection).has_table("journal"):
+            _bring_up_to_date(connection)
+            return
+        if not create:
+            raise LedgerError("this database holds no ledger; open a round first, or check db=")
+        metadata.create_all(connection)
+        for statement in guard_statements(engine.dialect.name):
+            connection.execute(sa.text(statement))
+
+
+def _bring_up_to_date(connection: sa.Connection) -> None:
+    """Add what a first version's table has not; refuse one of a later version, or one that lost its guards."""
+    there = {column["name"] for column in sa.inspect(connection).get_columns("journal")}
+    if strange := there - {*journal_table.c.keys()}:
+        raise LedgerError(
+            f"the journal has columns {', '.join(sorted(strange))}: a later version wrote it; use that one"
+        )
+    for name in (name for name in ("at", "currency") if name not in there):
+        connection.execute(sa.text(f"ALTER TABLE journal ADD COLUMN {name} TEXT"))
+    sqlite = "SELECT name FROM sqlite_master WHERE type = 'trigger' AND tbl_name = 'journal'"
+    postgres = "SELECT tgname FROM pg_trigger WHERE tgrelid = 'journal'::regclass AND tgenabled IN ('O', 'A')"
+    query = sqlite if connection.dialect.name == "sqlite" else postgres
+    if lost := _guards(connection.dialect.name) - {*connection.scalars(sa.text(query))}:
+        raise LedgerError(
+            f"the journal has lost its guards {', '.join(sorted(lost))}: somebody may have rewritten it; "
+            "compare it with a receipt or a copy before anything else"
+        )
+
+
+def _guards(dialect: str) -> set[str]:
+    """The names of the triggers."""
+    return {
+        name for text in guard_statements(dialect) for name in re.findall(r"TRIGGER (?:IF NOT EXISTS )?(\w+)", text)
+    }
+
+
+def engine_of(address: str) -> sa.Engine:
+    """The engine of a database's address."""
+    if not address.startswith("sqlite"):
+        return sa.create_engine(address, isolation_level="SERIALIZABLE", pool_pre_ping=True)
+    memory = sa.make_url(address).database in (None, "", ":memory:")
+    pool: dict[str, Any] = {"poolclass": sa.pool.StaticPool} if memory else {"poolclass": sa.pool.NullPool}
+    engine = sa.create_engine(address, connect_args={"timeout": _WAIT_MS / 1000, "isolation_level": None}, **pool)
+    sa.event.listen(engine, "connect", _on_connect)
+    sa.event.listen(engine, "begin", _on_begin)
+    return engine
+
+
+def _on_begin(connection: sa.Connection) -> None:
+    """A writer takes its turn at once, so that it never finds at the end that another was first."""
+    reading = connection.get_execution_options().get("reading", False)
+    connection.exec_driver_sql("BEGIN" if reading else "BEGIN IMMEDIATE")
+
+
+def _on_connect(connection: Any, _: Any) -> None:
+    """Durable before it is acknowledged; no WAL, which SQLite before 3.51.3 can corrupt on reset."""
+    for pragma in ("journal_mode=TRUNCATE", "synchronous=EXTRA", "foreign_keys=ON", f"busy_timeout={_WAIT_MS}"):
+        connection.execute(f"PRAGMA {pragma}")
+
+
+def guard_statements(dialect: str) -> list[str]:
+    """Triggers that refuse to change or remove an entry, in the words of a database."""
+    refuse = "the journal is append-only"
+    if dialect == "sqlite":
+        # REPLACE removes a row without asking the triggers on DELETE
+        same = " OR ".join(f"{name} = NEW.{name}" for name in ("seq", "id", "settles", "hash"))
+        refused = {
+            "update": "UPDATE ON journal",
+            "delete": "DELETE ON journal",
+            "replace": f"INSERT ON journal WHEN EXISTS (SELECT 1 FROM journal WHERE {same})",
+        }
+        return [
+            f"CREATE TRIGGER IF NOT EXISTS journal_no_{name} BEFORE {what} BEGIN SELECT RAISE(ABORT, '{refuse}'); END"
+            for name, what in refused.items()
+        ]
+    return [
+        f"CREATE OR REPLACE FUNCTION journal_refuse() RETURNS trigger LANGUAGE plpgsql AS "
+        f"$$ BEGIN RAISE EXCEPTION '{refuse}'; END $$",
+        "CREATE OR REPLACE TRIGGER journal_no_change BEFORE UPDATE OR DELETE ON journal "
+        "FOR EACH ROW EXECUTE FUNCTION journal_refuse()",
+        "CREATE OR REPLACE TRIGGER journal_no_truncate BEFORE TRUNCATE ON journal "
+        "FOR EACH STATEMENT EXECUTE FUNCTION journal_refuse()",
+    ]

@@ -1,0 +1,271 @@
+"""A round as its journal has it, inside one transaction: what is recorded, by whom, and what may come next."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cached_property
+from typing import Any
+from urllib.parse import quote
+
+from verax.errors import ConflictError, InputError, LedgerError
+from verax.keys import OPERATOR, Key, Keyring, is_signed
+from verax.ledger import HOUSE, Entry, Journal, Transfer
+from verax.sealed import Submission, spec_of, with_truth
+from verax.transcript import Content, Settlement, Spec, commitment, digest_of, nonce_of, nothing_said, reports_of
+
+TRANSITIONS: dict[tuple[str, str], str] = {
+    ("none", "open"): "open",
+    ("open", "fund"): "open",
+    ("open", "submit"): "open",
+    ("open", "seal"): "sealed",
+    ("sealed", "score"): "scored",
+    ("scored", "settle"): "settled",
+    ("open", "void"): "void",
+    ("sealed", "void"): "void",
+}
+LATEST_FIRST = ("settle", "score", "void", "seal", "open")  # the steps that leave a record
+Transcript = tuple[Spec, list[tuple[str, Content]], str, str]
+
+
+@dataclass(frozen=True)
+class RecordedRound:
+    """One round inside one transaction: what is recorded of it, and what may come next."""
+
+    journal: Journal
+    name: str
+    keys: Keyring
+    asked: dict[str, Spec]
+
+    @cached_property
+    def steps(self) -> dict[str, Entry]:
+        """The records of its steps, by name, but what it asks where that is known: it may be large."""
+        known = ("open",) if self.name in self.asked else ()
+        ids = [f"{self.name}:{step}" for step in (*LATEST_FIRST, "secret") if step not in known]
+        return {e.id.removeprefix(f"{self.name}:"): e for e in self.journal.among(*ids)}
+
+    def said(self, step: str) -> Any:
+        """What a step has recorded that no round is without."""
+        entry = self.steps.get(step) or self.journal.get(f"{self.name}:{step}")
+        if entry is None:
+            raise LedgerError(f"no round is called {self.name!r}; open it first, or check db=")
+        return entry.said
+
+    @cached_property
+    def opened(self) -> dict[str, Any]:
+        """The record of its opening."""
+        found: dict[str, Any] = self.said("open")
+        return found
+
+    def record(self, step: str, body: Any, kind: str | None = None) -> Entry:
+        return self.journal.record(f"{self.name}:{step}", kind or step, self.name, body)
+
+    def record_signed(self, step: str, body: dict[str, Any], kind: str | None = None) -> Entry:
+        """A step of the operator's, signed together with all that was recorded before it."""
+        key, head = self.operator, self.journal.head()
+        whole = body | {"after": head.to_json(), "operator": key.public}
+        return self.record(step, whole | {"signature": key.sign([self.name, step, whole])}, kind)
+
+    @property
+    def operator(self) -> Key:
+        """The operator's key, which only who opened the round has."""
+        key = self.keys.key(OPERATOR)
+        if "open" in self.steps or self.name in self.asked:
+            of_round = self.opened.get("operator", key.public)
+            if of_round != key.public:
+                raise ConflictError(
+                    f"round {self.name!r} was opened by another operator: the key of {of_round[:16]} is needed, "
+                    f"and {self.keys} has that of {key.public[:16]}"
+                )
+        return key
+
+    def move(self, step: str, debit: str, credit: str, amount: int) -> Entry:
+        code = step.partition(":")[0]
+        currency = self.spec.currency
+        return self.journal.transfer(Transfer(f"{self.name}:{step}", debit, credit, amount, code, self.name, currency))
+
+    def available(self, account: str) -> int:
+        return self.journal.available(account, self.spec.currency)
+
+    @property
+    def escrow(self) -> str:
+        return f"escrow:{self.name}"
+
+    @property
+    def spec(self) -> Spec:
+        """What it asks, without what is hidden until settlement."""
+        if self.name not in self.asked:
+            self.asked[self.name] = spec_of(self.opened)
+        return self.asked[self.name]
+
+    @property
+    def secret(self) -> str:
+        if "settle" in self.steps:
+            return str(self.settlement_document["secret"])
+        if "secret" in self.steps:  # a first version's journal holds it
+            return str(self.said("secret")["secret"])
+        kept = self.keys.get(secret_name(self.name, self.opened["secret_hash"]))
+        if kept is None:
+            raise LedgerError(f"the secret of round {self.name!r} is not in {self.keys}; give the folder with keys=")
+        return kept
+
+    @property
+    def state(self) -> str:
+        there = {*self.steps, *(["open"] if self.name in self.asked else [])}
+        latest = next((step for step in LATEST_FIRST if step in there), None)
+        return next((state for (_, step), state in TRANSITIONS.items() if step == latest), "none")
+
+    def require(self, step: str) -> None:
+        """Refuse a step that the table of transitions does not have."""
+        state = self.state
+        if (state, step) not in TRANSITIONS:
+            allowed = [name for (before, name) in TRANSITIONS if before == state]
+            raise ConflictError(
+                f"round {self.name!r} is {state} and cannot {step}; it can only {' or '.join(allowed) or 'be shown'}"
+            )
+
+    @property
+    def has_truth(self) -> bool:
+        return "truth" in self.opened or self.opened["spec"].get("truth") is not None
+
+    def taken(self) -> list[tuple[str, Any]]:
+        """The submissions that count, as recorded: in a batch each agent's last, by name; in a market all, in order."""
+        taken = [(body["agent"], body) for body in self.journal.said(self.name, "submit")]
+        return taken if self.spec.kind == "market" else sorted(dict(taken).items())
+
+    def key_of(self, mine: str, bound: str) -> str:
+        """The key of a submission without one: that of the report that stands if it is the same, else a new one.
+
+        In a market the last step of all stands, so that an agent may restore what another changed.
+        """
+        standing = self.journal.last(self.name, "submit", "" if self.spec.kind == "market" else mine)
+        if standing is not None and standing.id.startswith(mine) and standing.said["commitment"] == bound:
+            return standing.id.removeprefix(mine)
+        return f"{bound}:{0 if standing is None else standing.seq}"
+
+    def admit(self, agent: str, key: Key | str) -> None:
+        """Who first hands in under a name has it. One key has one name, but the operator may act for anybody."""
+        public = key if isinstance(key, str) else key.public
+        admitted = self.spec.admitted
+        if admitted is not None and admitted.get(agent) != public:
+            raise ConflictError(
+                f"agent {agent!r} of round {self.name!r} is another key; hand in with the one that was admitted"
+                if agent in admitted
+                else f"agent {agent!r} is not among the {len(admitted)} that round {self.name!r} admits"
+            )
+        held = self.journal.get(f"{self.name}:name:{_folded(agent)}")
+        if held is None:
+            self.record(f"name:{_folded(agent)}", {"agent": agent, "key": public}, "admit")
+        elif held.said["agent"] != agent:
+            raise ConflictError(
+                f"agent {agent!r} is written like {held.said['agent']!r}, who is in the round; rename it"
+            )
+        elif held.said["key"] != public:
+            raise ConflictError(f"agent {agent!r} is another key's in round {self.name!r}; hand in with that key")
+        if public != self.opened.get("operator"):
+            self._refuse_second_name(agent, public)
+
+    def _refuse_second_name(self, agent: str, public: str) -> None:
+        other = self.journal.get(f"{self.name}:key:{public}")
+        if other is None:
+            self.record(f"key:{public}", {"agent": agent}, "admit")
+        elif other.said["agent"] != agent:
+            raise ConflictError(
+                f"this key is already {other.said['agent']!r} in round {self.name!r}; one key, one name"
+            )
+
+    def signature_problems(self) -> Iterator[str]:
+        """Steps and submissions that nobody signed who may have made them."""
+        operator = self.opened.get("operator")
+        if operator is None:
+            return  # a first version's round, where nobody signed anything
+        for step in LATEST_FIRST:
+            if step in self.steps:
+                whole = dict(self.steps[step].said)
+                signature = whole.pop("signature", "")
+                if not is_signed([self.name, step, whole], operator, signature):
+                    yield f"the step {step} of round {self.name!r} is not signed by the operator who opened it"
+        count: dict[str, int] = defaultdict(int)
+        holders: dict[str, str] = {}
+        for entry in self.journal.entries(self.name, "submit"):
+            made = Submission.from_json(entry.said)
+            if not is_signed(made.signed_part(self.opened), made.key, made.signature):
+                yield f"entry {entry.seq}, the submission of {made.agent!r}, is not signed by its key"
+            if holders.setdefault(made.agent, made.key) != made.key:
+                yield f"entry {entry.seq} replaces a submission of {made.agent!r} by another key's"
+            count[made.agent] += 1
+            if made.number != count[made.agent]:
+                yield f"entry {entry.seq} is number {made.number} of {made.agent!r}, in place of {count[made.agent]}"
+            if entry.at and self.spec.is_closed(datetime.fromisoformat(entry.at)):
+                yield f"entry {entry.seq}, the submission of {made.agent!r}, came after the deadline"
+
+    def transcript(self) -> Transcript:
+        sealed, secret, taken = self.steps.get("seal"), self.secret, self.taken()
+        if sealed is None:
+            raise ConflictError(f"round {self.name!r} is not sealed; seal it first")
+        root = digest_of([body["commitment"] for _, body in taken])
+        opened = [(agent, self._content_of(body, secret)) for agent, body in taken]
+        if root != sealed.said["root"] or any(content is None for _, content in opened):
+            raise LedgerError(f"the submissions of round {self.name!r} are not those that were sealed; nothing is paid")
+        return with_truth(self.spec, self.opened, secret), [(a, c) for a, c in opened if c is not None], secret, root
+
+    def _content_of(self, body: Any, secret: str) -> Content | None:
+        """What was handed in; None where it is not what was committed to, by whoever keeps the journal."""
+        agent = body["agent"]
+        if "content" in body:
+            nonce = nonce_of(secret, self.name, agent, body["content"])
+            return (
+                body["content"] if commitment(self.name, agent, body["content"], nonce) == body["commitment"] else None
+            )
+        found = Submission.from_json(body)
+        if not is_signed(found.signed_part(self.opened), found.key, found.signature):
+            return None
+        opened = found.opened(secret)
+        try:
+            assert opened is not None
+            reports_of(self.spec, [(agent, opened[0])])
+        except (AssertionError, InputError, KeyError, TypeError, ValueError):
+            return nothing_said(self.spec)  # signed by its agent, who has to bear that it says nothing
+        return opened[0]
+
+    def settled(self) -> Settlement | None:
+        """What was settled, if it was."""
+        if "settle" not in self.steps:
+            return None
+        _ = self.spec.chosen  # a market's document is checked against what its rule can give
+        return Settlement.recorded(self.spec, self.settlement_document)
+
+    @property
+    def settlement_document(self) -> Any:
+        said = self.said("score")
+        return said.get("settlement", said)  # a first version's record is the settlement itself
+
+    def paid(self) -> dict[str, int]:
+        """What was really moved to (or from) each agent when the round was settled."""
+        found: dict[str, int] = defaultdict(int)
+        for e in self.journal.entries(self.name, "posted"):
+            if e.said["code"] == "pay" and e.debit and e.credit and e.amount:
+                gained = e.credit.startswith("agent:")
+                found[(e.credit if gained else e.debit).removeprefix("agent:")] += e.amount if gained else -e.amount
+        return found
+
+    def release_stakes(self) -> None:
+        for e in list(self.journal.entries(self.name, "pending")):
+            self.journal.void(f"{e.id}:release", e.id)
+
+    def give_back(self) -> None:
+        if rest := self.available(self.escrow):
+            self.move("residue", self.escrow, HOUSE, rest)
+
+
+def secret_name(round: str, secret_hash: str) -> str:
+    """Under which a round's secret is kept in a keyring."""
+    return f"{round}.{secret_hash[:16]}"
+
+
+def _folded(agent: str) -> str:
+    """A name as two that look alike share it: composed, without capitals, quoted."""
+    return quote(unicodedata.normalize("NFKC", agent).casefold(), safe="")

@@ -1,0 +1,112 @@
+"""What a round hides until it is settled: reports, sealed to it and signed where they are made, and the truth.
+
+A round has one secret, which its operator alone holds. To the secret's public half every report is sealed, so that
+nobody without the secret reads it; the truth is sealed likewise. The secret's hash is in the round's record from the
+beginning and the secret itself when all is settled, so that then everybody can open and check everything.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from verax import wire
+from verax.errors import ConflictError
+from verax.keys import Key, is_signed, seal, sealing_key, unseal
+from verax.transcript import Content, Spec, commitment, digest_of, nonce_of
+
+
+@dataclass(frozen=True)
+class Submission(wire.Document):
+    """A report as it leaves whoever made it: committed to, sealed to the round, and signed.
+
+    `number` counts what the agent has handed in, so that nothing old can be handed in again for it.
+    """
+
+    round: str
+    agent: str
+    number: int
+    commitment: str
+    sealed: str
+    key: str
+    signature: str
+
+    @classmethod
+    def of(cls, opened: Mapping[str, Any], agent: str, number: int, content: Content, key: Key) -> Submission:
+        """What `agent` hands in to a round, whose public record is `opened`."""
+        round = opened["spec"]["round"]
+        nonce = key.mark([opened["digest"], agent, content])
+        bound = commitment(round, agent, content, nonce)
+        hidden = seal({"content": content, "nonce": nonce}, opened["seal_to"], [round, agent])
+        unsigned = cls(round, agent, number, bound, hidden, key.public, "")
+        return replace(unsigned, signature=key.sign(unsigned.signed_part(opened)))
+
+    def signed_part(self, opened: Mapping[str, Any]) -> list[Any]:
+        """What the signature covers: this round and no other of that name, and everything handed in."""
+        return ["verax.submission/1", opened["digest"], opened["secret_hash"], self.round, self.agent, self.number,
+                self.commitment, digest_of(self.sealed)]  # fmt: skip
+
+    def check_signature(self, opened: Mapping[str, Any]) -> None:
+        """Refuse what the holder of its key has not signed for this round."""
+        if not is_signed(self.signed_part(opened), self.key, self.signature):
+            raise ConflictError(f"the submission of {self.agent!r} is not signed by its key for this round")
+
+    def opened(self, secret: str) -> tuple[Content, str] | None:
+        """What was handed in and the commitment's nonce; None if it is not what the agent committed to."""
+        found = unseal(self.sealed, secret, [self.round, self.agent])
+        if not isinstance(found, dict) or not isinstance(found.get("content"), dict):
+            return None
+        content, nonce = found["content"], str(found.get("nonce"))
+        return (content, nonce) if commitment(self.round, self.agent, content, nonce) == self.commitment else None
+
+
+def opened_record(spec: Spec, secret: str) -> dict[str, Any]:
+    """What everybody may know of a round from its opening on; the truth is sealed, and its digest salted.
+
+    >>> spec = Spec("r1", ("t1", "t2"), ("cat", "dog"), "100.00", truth=(0, 1))
+    >>> found = opened_record(spec, "5ec2e7")
+    >>> found["spec"]["truth"], spec_of(found, "5ec2e7") == spec, spec_of(found).truth
+    (None, True, None)
+    """
+    found: dict[str, Any] = {"spec": spec.to_json(), "secret_hash": hashlib.sha256(secret.encode()).hexdigest()}
+    if spec.truth is not None:
+        salted = nonce_of(secret, spec.round, "truth", {"labels": list(spec.truth)})
+        found |= {"spec": found["spec"] | {"truth": None}, "truth": salted}
+        found["truth_sealed"] = seal(list(spec.truth), sealing_key(secret), [spec.round, "truth"])
+    return found | {"digest": _digest_at_opening(found), "seal_to": sealing_key(secret)}
+
+
+def _digest_at_opening(opened: Mapping[str, Any]) -> str:
+    """The spec's digest; a truth enters as a salted digest of its own, which helps no guess."""
+    return digest_of(opened["spec"] | ({"truth": opened["truth"]} if "truth" in opened else {}))
+
+
+def spec_of(opened: Mapping[str, Any], secret: str | None = None) -> Spec:
+    """What a round asks, as far as anybody may know; with the secret, its truth too."""
+    spec = Spec.from_json(opened["spec"])
+    return spec if secret is None else with_truth(spec, opened, secret)
+
+
+def with_truth(spec: Spec, opened: Mapping[str, Any], secret: str) -> Spec:
+    """The same spec with the truth that its round hides."""
+    if "truth_sealed" not in opened:
+        return spec
+    found = unseal(opened["truth_sealed"], secret, [spec.round, "truth"])
+    return replace(spec, truth=None if found is None else tuple(found))
+
+
+def opening_problems(opened: Mapping[str, Any], secret: str | None) -> list[str]:
+    """What is wrong with the record of an opening, as far as can be said; with the secret, everything."""
+    if _digest_at_opening(opened) != opened["digest"]:
+        return ["the round's spec is not the one that was hashed at opening"]
+    if secret is None:
+        return []
+    if hashlib.sha256(secret.encode()).hexdigest() != opened["secret_hash"]:
+        return ["the published secret is not the one committed to at opening"]
+    spec = spec_of(opened, secret)
+    salted = nonce_of(secret, spec.round, "truth", {"labels": list(spec.truth or ())})
+    if "truth" in opened and opened["truth"] != salted:
+        return ["the truth is not the one that was hashed at opening"]
+    return []
