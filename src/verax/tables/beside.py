@@ -99,7 +99,7 @@ def read_matrix(path: str | os.PathLike[str], classes: Sequence[str]) -> Floats:
 def read_keys(given: Any, **fields: Any) -> dict[str, str]:
     """Whose public key is whose: columns `agent,key`.
 
-    >>> read_keys(b"agent,key\nann,11\nbob,22\n")
+    >>> read_keys(b"agent,key\\nann,11\\nbob,22\\n")
     {'ann': '11', 'bob': '22'}
     """
     how = Reading.of(None, **fields)
