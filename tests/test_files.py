@@ -183,7 +183,7 @@ def test_probabilities_do_not_go_into_a_wide_file(name, tmp_path):
 
 
 def test_reports_do_not_go_into_an_npy(tmp_path):
-    with pytest.raises(verax.InputError, match=r"reports\.npy: an NPY has room for one array"):
+    with pytest.raises(verax.OptionError, match=r"reports\.npy: reports are written as .csv, .parquet or .npz"):
         tables.write(Reports.of([[0, 1]]), tmp_path / "reports.npy")
 
 

@@ -433,6 +433,15 @@ def test_any_line_can_be_drawn(line):
     assert all(0 <= float(x) <= 100 for point in drawn for x in point.split(","))
 
 
+@pytest.mark.parametrize("steps", [1, 2, 3, 7, 12, 13, 40, 1000])
+def test_an_axis_of_steps_has_marks_at_whole_steps(steps):
+    curve = Curve("c", "step", "level", (Line("level", range(steps + 1), np.linspace(0, 0.5, steps + 1)),), "caption")
+    marks = re.findall('<text x="[^"]*%" y="100%" dy="18">([^<]*)</text>', page("t", curves=[curve]))
+    assert 2 <= len(marks) <= 7
+    assert marks == [str(int(mark)) for mark in marks]
+    assert marks == sorted(marks, key=int) and marks[0] == "0"
+
+
 def test_thirty_agents_and_ten_classes_weigh_less_than_300_kb():
     assert len(Everything(30, 10, "a-name-of-some-length").page().encode()) < 300_000
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+import os
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,6 +16,7 @@ from verax.columns import Column, Reading, Table, text_of
 from verax.errors import InputError
 from verax.labels import MOST_CLASSES, Array, Floats, checked_names, clean, some
 from verax.layout import Laid, Roles, laid_out
+from verax.vocabulary import LABEL, TRUE
 
 _MISS_OF_ONE = 2e-3  # float16 rows miss 1 by 5e-4
 _EXACT = 1e-9
@@ -22,10 +24,12 @@ _EXACT = 1e-9
 
 def label_array(labels: Any, source: str) -> npt.NDArray[Any]:
     """Labels (K, N): integers, -1 an abstention, or an array of texts."""
+    refuse_other_than_array(labels, source, "labels (K, N), {agent: labels} or a data frame, or read a file", "read")
     array = whole_numbers(array_of(labels, source), source)
     if array.ndim != 2 or array.dtype.kind not in "iuOUSTb" or (array.size == 0 and array.dtype.kind not in "iu"):
         raise InputError(
-            f"{source}: labels have shape {array.shape} and type {array.dtype}; give integers of shape (agents, tasks)"
+            f"{source}: labels have shape {array.shape} and type {array.dtype}; "
+            "give integers or texts of shape (agents, tasks), {agent: labels}, or a data frame"
         )
     if array.dtype.kind == "u" and array.size and array.max() > np.iinfo(np.int64).max:
         raise InputError(
@@ -34,14 +38,29 @@ def label_array(labels: Any, source: str) -> npt.NDArray[Any]:
     return array
 
 
+def refuse_other_than_array(value: Any, source: str, instead: str, reader: str) -> None:
+    """Refuse what NumPy would take for one thing by itself: a path, a generator, a number."""
+    held = " " + repr(os.fspath(value)) if isinstance(value, str | os.PathLike) else ""
+    if held or isinstance(value, bytes | set | Iterator) or not hasattr(value, "__len__"):
+        raise InputError(f"{source}: a {type(value).__name__}{held}; give {instead} with verax.{reader}")
+
+
 def array_of(value: Any, source: str) -> npt.NDArray[Any]:
-    """A value as NumPy's array."""
+    """A value as NumPy's array; masked entries are None, and a tensor is taken from wherever it is."""
+    if isinstance(value, np.ma.MaskedArray):
+        value, hidden = np.asarray(value).astype(object), np.ma.getmaskarray(value)
+        value[hidden] = None
     try:
+        if hasattr(value, "detach"):
+            value = value.detach().cpu()
+            value = value.double() if value.is_floating_point() else value
         return np.asarray(value)
-    except (ValueError, TypeError, OverflowError):
-        raise InputError(
-            f"{source}: rows differ in length; give each as many entries, None where there is nothing to say"
-        ) from None
+    except (ValueError, TypeError, OverflowError, RuntimeError) as error:
+        if "inhomogeneous" in str(error):
+            what = "rows differ in length; give each as many entries, None where there is nothing to say"
+        else:
+            what = f"a {type(value).__name__} is no array ({str(error).split('. ')[0]}); give numbers or texts"
+        raise InputError(f"{source}: {what}") from None
 
 
 def whole_numbers(array: npt.NDArray[Any], source: str) -> npt.NDArray[Any]:
@@ -138,7 +157,7 @@ def rows_of_agents(
     """The agents, tasks and labels of {agent: labels} or {agent: {task: label}}."""
     if agents is not None:
         raise InputError(f"{source}: agents are named twice, in the mapping and by agents=; leave agents= out")
-    held = [*labels.values()]
+    held = [dict(each.items()) if is_indexed(each) else each for each in labels.values()]
     if held and all(isinstance(each, Mapping) for each in held):
         tasks = tasks if tasks is not None else [*dict.fromkeys(task for each in held for task in each)]
         held = [[each.get(task) for task in tasks] for each in held]
@@ -164,7 +183,8 @@ def laid_texts(
 
 def is_indexed(truth: Any) -> bool:
     """Whether it is a pandas Series that says which task each label is of."""
-    return type(truth).__module__.startswith("pandas") and type(getattr(truth, "index", None)).__name__ != "RangeIndex"
+    series = type(truth).__module__.startswith("pandas") and type(truth).__name__ == "Series"
+    return series and type(truth.index).__name__ != "RangeIndex"
 
 
 def texts_by_task(truth: Mapping[Any, Any], source: str) -> dict[str, str]:
@@ -175,7 +195,30 @@ def texts_by_task(truth: Mapping[Any, Any], source: str) -> dict[str, str]:
     return found
 
 
+def refuse_strangers(source: str, truth: Collection[str], classes: Collection[str]) -> None:
+    """Refuse labels of which no report has one, beside which everybody would be wrong everywhere."""
+    raise InputError(
+        f"{source}: the truth and the reports share no label: {some(sorted(truth))} against "
+        f"{some(classes)}; write both alike, or name all labels with classes="
+    )
+
+
+def lost_notes(source: str, tasks: int, lost: int, bare: int, unsaid: Collection[str]) -> Iterator[str]:
+    """A word on what truth and reports do not share, tasks and labels, where it may be a slip of the pen.
+
+    >>> [*lost_notes("t.csv", 2, 1, 1, ["Cat"])]
+    ['t.csv: of its 2 tasks 1 not in the reports, and of theirs 1 not in it: check their names',
+     "t.csv: no agent says 'Cat', which is the truth of some tasks"]
+    """
+    if lost and bare:
+        both = f"of its {tasks:,} tasks {lost:,} not in the reports, and of theirs {bare:,} not in it"
+        yield f"{source}: {both}: check their names"
+    if unsaid:
+        yield f"{source}: no agent says {some(sorted(unsaid), 3)}, which is the truth of some tasks"
+
+
 def signal_array(public: npt.ArrayLike, tasks: int, source: str) -> Array:
+    refuse_other_than_array(public, source, "an entry a task, or read a file", "read_public")
     array = array_of(public, source)
     if array.ndim not in (1, 2) or len(array) != tasks:
         raise InputError(
@@ -206,7 +249,7 @@ def _truth_columns(table: Table, reading: Reading) -> tuple[str, str]:
     kept, _ = layout.kept_columns(table, here)
     task = layout.task_column(table.source, kept, here, layout.TRUTH)
     rest = [name for name in kept if name != task]
-    label = layout.column_called(table.source, rest, label, "truth_col", ("label",), layout.TRUE | layout.LABEL)
+    label = layout.column_called(table.source, rest, label, "truth_col", ("label",), TRUE | LABEL)
     if label is None or len(rest) > 1:
         raise InputError(
             f"{table.source}: columns {some(table.columns)}; expected {layout.TRUTH} for truth: "

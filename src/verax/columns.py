@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from verax.errors import InputError, OptionError
 from verax.labels import MOST_CLASSES, Floats, checked_names, clean, unguarded
+from verax.vocabulary import names_a_task
 
 Codes = npt.NDArray[np.integer[Any]]
 _FRAMES = ("pandas", "polars", "pyarrow", "narwhals")
@@ -50,16 +51,20 @@ class Reading:
 
     def __post_init__(self) -> None:
         if self.classes is not None:
-            if isinstance(self.classes, str):
-                raise OptionError(f"classes is the text {self.classes!r}; give a list of names")
-            if not self.classes:
-                raise InputError("classes= names no class; give all of them, or leave it out")
+            if isinstance(self.classes, str) or not isinstance(self.classes, Iterable):
+                raise OptionError(f"classes is {self.classes!r}; give a list of names")
             named = [clean(str(c)) for c in self.classes]
+            if not named:
+                raise InputError("classes= names no class; give all of them, or leave it out")
             object.__setattr__(self, "classes", checked_names(named, len(named), "class", "classes="))
         dropped = (self.drop,) if isinstance(self.drop, str) else self.drop
+        if not isinstance(dropped, Iterable) or not all(isinstance(name, str) for name in dropped):
+            raise OptionError(f"drop is {self.drop!r}; give the names of columns")
         object.__setattr__(self, "drop", tuple(map(clean, dropped)))
+        if not isinstance(self.logits, bool):
+            raise OptionError(f"logits is {self.logits!r}; give True or False")
         for limit in ("max_bytes", "max_ratio", "max_cells", "max_columns", "max_classes"):
-            if not isinstance(getattr(self, limit), int) or getattr(self, limit) < 1:
+            if type(getattr(self, limit)) is not int or getattr(self, limit) < 1:
                 raise OptionError(f"{limit} is {getattr(self, limit)!r}; give a whole number of at least 1")
 
     @classmethod
@@ -180,7 +185,8 @@ def text_of(value: Any, where: str = "a cell") -> str:
 class Table:
     """Columns by name, and where each row stands in its file.
 
-    `literal`: what an abstention is, is not spelled out; `guarded`: cells that would be formulas have an apostrophe.
+    `literal`: what an abstention is, is not spelled out; `guarded`: cells that would be formulas have an apostrophe;
+    `comma`: numbers may have a comma for their point, as where semicolons separate the columns.
     """
 
     source: str
@@ -189,6 +195,7 @@ class Table:
     blank: Sequence[int] = ()
     literal: bool = False
     guarded: bool = False
+    comma: bool = False
     notes: tuple[str, ...] = ()
 
     def refuse(self, row: int, what: str) -> NoReturn:
@@ -223,7 +230,7 @@ class Table:
         found, bad = np.empty(len(column.texts) + 1), {-1}
         for i, text in enumerate(column.texts):
             try:
-                found[i] = float(text)
+                found[i] = float(text.replace(",", ".") if self.comma else text)
             except ValueError:
                 bad.add(i)
         for row in np.nonzero(np.isin(column.codes, [*bad]))[0][:1].tolist():
@@ -264,13 +271,22 @@ def table_of(frame: Any, source: str, reading: Reading) -> Table:
     import narwhals as nw
 
     index = getattr(getattr(frame, "index", None), "names", None)
-    if index is not None and any(name is not None for name in index):
-        frame = frame.reset_index()  # pandas keeps what a pivoted table is about in its index
+    if index is not None:
+        frame = _with_index(frame, index)
     held: Any = nw.from_native(frame)
     held = held.collect() if isinstance(held, nw.LazyFrame) else held
     header = header_of(held.columns, source, reading)
     columns = {
-        name: Column.of(held[raw].to_list(), f"{source}: column {name!r}")
-        for name, raw in zip(header, held.columns, strict=True)
+        name: Column.of(column.to_list(), f"{source}: column {name!r}")
+        for name, column in zip(header, held.iter_columns(), strict=True)
     }
     return Table(source, columns)
+
+
+def _with_index(frame: Any, index: Sequence[object]) -> Any:
+    """A pandas frame with its index as columns: where it has names, as after a pivot, or no column names the tasks."""
+    if any(name is not None for name in index):
+        return frame.reset_index()
+    if len(index) == 1 and not names_a_task([*map(str, frame.columns)]):
+        return frame.rename_axis(index="Unnamed: 0").reset_index()
+    return frame

@@ -93,12 +93,12 @@ class Comparisons(wire.Document, format=wire.COMPARISONS):
     def __len__(self) -> int:
         return len(self.comparisons)
 
-    def to_frame(self) -> Any:
+    def to_frame(self, backend: str | None = None) -> Any:
         """A row a comparison, of whatever frame library is installed."""
         from verax.frames import to_frame
 
         names = ("a", "b", "difference", "stderr", "p_value", "adjusted", "tasks", "differ", "decide")
-        return to_frame({name: [getattr(c, name) for c in self] for name in names})
+        return to_frame({name: [getattr(c, name) for c in self] for name in names}, backend)
 
 
 def compare(

@@ -12,6 +12,8 @@
 
 from __future__ import annotations
 
+from numbers import Real
+
 
 class VeraxError(Exception):
     """Something the user can put right.
@@ -57,3 +59,12 @@ class ExtraMissing(VeraxError):  # noqa: N818
 
     def __init__(self, what: str, extra: str) -> None:
         super().__init__(f"{what} need an extra: pip install 'verax[{extra}]'")
+
+
+def is_number(value: object, low: float, high: float) -> bool:
+    """Whether it is a number from one to the other; what is no number is refused like one out of range.
+
+    >>> is_number(0.95, 0.5, 1), is_number("0.95", 0.5, 1), is_number(True, 0, 1)
+    (True, False, False)
+    """
+    return isinstance(value, Real) and not isinstance(value, bool) and low <= float(value) <= high

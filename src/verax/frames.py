@@ -17,7 +17,7 @@ def to_frame(columns: Mapping[str, Sequence[Any]], backend: str | None = None) -
     """
     import narwhals as nw
 
-    for name in ("pandas", "polars", "pyarrow") if backend is None else (backend,):
+    for name in ("pandas", "polars", "pyarrow") if backend is None else (str(backend),):
         try:
             importlib.import_module(name)  # narwhals may remember one that is there no more
             return nw.from_dict(dict(columns), backend=name).to_native()

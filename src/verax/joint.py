@@ -263,7 +263,7 @@ class Joint:
         if self.paired is None:
             raise InputError(
                 "this report has labels only; a probability rule needs rows: "
-                "add p:<class> columns, or use rule zero-one or ca"
+                "add p:<class> columns, or use a rule that counts labels"
             )
         return self.paired
 

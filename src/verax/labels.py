@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from decimal import Context, Decimal
 from typing import Any
 
@@ -25,6 +25,7 @@ MOST_CLASSES = 10_000  # that labels may count up to: beyond, a label is a mista
 MISSING = frozenset({"NaN", "nan", "NA", "N/A", "None", "null", "NULL", "-"})
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]{1,2})?")
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
+_AROUND = " .,;:!?'\"`*()[]{}<>"
 _DIGITS = Context(prec=200)
 _LONGEST_NUMBER = 80
 
@@ -132,6 +133,34 @@ def checked_names(given: Iterable[object] | None, count: int, what: str, source:
                 f"{source}: {what} name {name!r} is empty, or has blanks around it or unprintable characters; rename it"
             )
     return names
+
+
+def alike_note(what: str, names: Sequence[str]) -> list[str]:
+    """A word on names that only capitals, marks around them, or what cannot be seen tell apart.
+
+    >>> alike_note("labels", ["Cat", "cat.", "dog"])
+    ["labels 'Cat', 'cat.' differ in capitals or marks only and stay apart: write them alike if they are one"]
+    """
+    bare = {name: name if number(name) else _seen(name) or name for name in names}
+    count = Counter(bare.values())
+    alike = [name for name in bare if count[bare[name]] > 1]
+    told = "differ in capitals or marks only and stay apart: write them alike if they are one"
+    return [f"{what} {some(alike)} {told}"] if alike else []
+
+
+def _seen(name: str) -> str:
+    text = name if name.isascii() else unicodedata.normalize("NFKC", name)
+    return "".join(filter(str.isprintable, " ".join(text.split()))).strip(_AROUND).casefold()
+
+
+def spelling_note(changed: Mapping[str, str], where: str) -> list[str]:
+    """A word on labels that are read as others.
+
+    >>> spelling_note({"4.0": "4"}, "the truth: ")
+    ["the truth: '4.0' is read as 4"]
+    """
+    shown = ", ".join(f"{label!r} is read as {text}" for label, text in sorted(changed.items())[:3])
+    return [f"{where}{shown}{' and so on' if len(changed) > 3 else ''}"] if changed else []
 
 
 def some(names: Iterable[object], most: int = 8) -> str:

@@ -7,7 +7,7 @@ be two things is asked about, one that is no agent is never taken for one, and w
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 
@@ -28,58 +28,29 @@ from verax.labels import (
     number,
     some,
 )
+from verax.vocabulary import (
+    AGENT,
+    LABEL,
+    TASK,
+    TRUE,
+    called,
+    is_about_tasks,
+    is_nameless,
+    names_a_task,
+    says_labels,
+    sums_up,
+)
 
 REPORTS = "task,agent,label (long) or task and one column an agent (wide)"
 TRUTH = "task,label"
 PUBLIC = "task,label or task and columns of numbers"
 SUBMISSIONS = "step,task,agent,label"
 
-_TASK = {f"{what}{end}" for what in ("item", "question", "example", "sample", "instance") for end in ("", "_id")}
-_TASK |= {"id", "task_id", "doc_id"}
-_AGENT = {f"{what}{end}" for what in ("model", "annotator", "participant", "rater", "user") for end in ("", "_id")}
-_AGENT |= {"agent_id", "worker_id", "model_name"}
-LABEL = {"prediction", "predicted", "pred", "answer", "response", "vote", "choice", "annotation"}
-TRUE = {"truth", "gold", "target", "ground_truth", "true_label", "gold_label", "y_true", "reference", "correct"}
-_ABOUT = {"category", "prompt", "text", "input", "index", "subject", "topic", "difficulty", "timestamp", "time", "date",
-          "split", "source", "score", "note", "comment", "url"}  # fmt: skip
-_NO_AGENT = _TASK | _AGENT | LABEL | TRUE | _ABOUT | {"task", "agent", "worker", "label", "step"}
 _ENOUGH = 20  # rows, below which how often a text occurs says nothing
 _UNKNOWN = -2  # the code of a text that is no class
 
 
 # Roles
-
-
-def is_wide_agent(name: str) -> bool:
-    """Whether a wide file's column of that name is read as an agent.
-
-    >>> is_wide_agent("ann"), is_wide_agent("truth"), is_wide_agent("p:cat")
-    (True, False, False)
-    """
-    return not (_called([name], _NO_AGENT) or name.startswith(("p:", "Unnamed: ", "__index_level_")))
-
-
-def names_a_task(names: Sequence[str], reading: Reading) -> list[str]:
-    """Those of some columns that may say what each row is about.
-
-    >>> names_a_task(["Task", "id", "id;model"], Reading())
-    ['Task', 'id']
-    """
-    return [name for name in names if name == reading.task_col] or _called(names, _TASK | {"task"})
-
-
-def is_long(names: Sequence[str], reading: Reading) -> bool:
-    """Whether a table of such columns has a row an answer.
-
-    >>> is_long(["id", "model", "label"], Reading()), is_long(["task", "ann"], Reading())
-    (True, False)
-    """
-    return reading.agent_col is not None or bool(_called(names, _AGENT | {"agent", "worker"}))
-
-
-def _called(names: Iterable[str], words: set[str]) -> list[str]:
-    """The names that are among these words, however they are written."""
-    return [name for name in names if name.lower().replace(" ", "_").replace("-", "_") in words]
 
 
 @dataclass(frozen=True)
@@ -98,14 +69,15 @@ class Roles:
 def roles_of(table: Table, reading: Reading, agent: str | None = None) -> Roles:
     """What the columns of reports are; `agent` is whose they are where no column says."""
     kept, notes = kept_columns(table, reading)
+    notes += [f"no column {name!r} to leave out" for name in reading.drop if name not in table.columns]
     task = task_column(table.source, kept, reading, REPORTS if agent is None else TRUTH)
     truth = None if reading.truth_col is None else _chosen(reading.truth_col, "truth_col", kept, table.source)
     rest = [name for name in kept if name not in (task, truth)]
     rows = [name for name in rest if name.startswith("p:")]
     label = column_called(table.source, rest, reading.label_col, "label_col", ("label",), LABEL)
-    who = column_called(table.source, rest, reading.agent_col, "agent_col", ("agent", "worker"), _AGENT)
+    who = column_called(table.source, rest, reading.agent_col, "agent_col", ("agent", "worker"), AGENT)
     if who is not None and label is None and not rows:
-        if reading.agent_col is None and _called([who], _AGENT):
+        if reading.agent_col is None and not called([who], {"agent", "worker"}):
             raise InputError(
                 f"{table.source}: column {who!r} may name the agents or be one, and no column is the label; "
                 f"name both with agent_col= and label_col=, rename it, or leave it out with drop={who!r}"
@@ -126,7 +98,7 @@ def roles_of(table: Table, reading: Reading, agent: str | None = None) -> Roles:
     classes = checked_names([name[2:].strip() for name in rows], len(rows), "class", table.source)
     strange = [name for name in rest if name not in (who, label, *rows)]
     if strange:
-        remedy = f"name it with truth_col={strange[0]!r}, or " if _called(strange[:1], TRUE) else ""
+        remedy = f"name it with truth_col={strange[0]!r}, or " if called(strange[:1], TRUE) else ""
         raise InputError(
             f"{table.source}: column {strange[0]!r} is not understood; expected task,agent,label and p:<class> "
             f"columns; {remedy}leave it out with drop={strange[0]!r}"
@@ -138,31 +110,39 @@ def roles_of(table: Table, reading: Reading, agent: str | None = None) -> Roles:
 def kept_columns(table: Table, reading: Reading) -> tuple[list[str], list[str]]:
     """The columns that are not to be left out, and a word on those that nobody asked to leave out."""
     chosen = {reading.task_col, reading.agent_col, reading.label_col, reading.truth_col}
-    kept, notes = [], []
+    if not names_a_task([name for name in table.columns if name not in reading.drop], reading.task_col):
+        chosen.update([name for name in table.columns if is_nameless(name)][:1])  # an index that names the tasks
+    kept, notes, empty = [], [], 0
     for name, column in table.columns.items():
         if name in reading.drop:
             continue
-        unnamed = name.startswith("Unnamed: ") and name not in chosen
-        if (name.startswith("__index_level_") and name not in chosen) or (unnamed and _counts_rows(column)):
+        nameless = is_nameless(name) and name not in chosen
+        if nameless and (name.startswith("__index_level_") or _counts_rows(column)):
             notes.append(f"{table.source}: column {name!r} counts the rows, as pandas writes them, and is left out")
-        elif unnamed:
+        elif nameless and not len(column.texts) and column.values is None:
+            empty += 1
+        elif nameless:
             raise InputError(
                 f"{table.source}: column {int(name[9:]) + 1 if name[9:].isdigit() else name!r} has no name; "
-                f"give every column a header, or leave {name!r} out with drop="
+                f"give every column a header, or leave it out with drop={name!r}"
             )
         else:
             kept.append(name)
-    return kept, notes
+    left = [f"{table.source}: {empty} column{'s' * (empty > 1)} without a name and a cell left out"] if empty else []
+    return kept, notes + left
 
 
 def _counts_rows(column: Column) -> bool:
-    rows = range(len(column.codes))
-    return [*column.texts] == [*map(str, rows)] if column.values is None else column.values.tolist() == [*rows]
+    """Whether every cell is another whole number, as rows keep theirs when some are left out or moved."""
+    if column.values is not None:
+        return len({*column.values.tolist()}) == len(column.values) and bool((column.values % 1 == 0).all())
+    return len(column.texts) == len(column.codes) and all(map(str.isdigit, column.texts))
 
 
 def task_column(source: str, names: Sequence[str], reading: Reading, expected: str) -> str:
     """The column of tasks, without which nothing is understood."""
-    task = column_called(source, names, reading.task_col, "task_col", ("task",), _TASK)
+    task = column_called(source, names, reading.task_col, "task_col", ("task",), TASK)
+    task = task or next((name for name in names if is_nameless(name)), None)
     if task is None:
         raise InputError(
             f"{source}: no column 'task' among {some(names) or 'no columns'}; expected {expected}, or task_col="
@@ -177,13 +157,13 @@ def _chosen(chosen: str, option: str, names: Sequence[str], source: str) -> str:
 
 
 def column_called(
-    source: str, names: Sequence[str], chosen: str | None, option: str, exact: tuple[str, ...], others: set[str]
+    source: str, names: Sequence[str], chosen: str | None, option: str, exact: tuple[str, ...], others: frozenset[str]
 ) -> str | None:
     """The column that is chosen, that has the very name, or that alone has a name of the kind."""
     if chosen is not None:
         return _chosen(chosen, option, names, source)
     very = [name for name in exact if name in names]
-    found = very[:1] or _called(names, {*exact}) or _called(names, others)
+    found = very[:1] or called(names, {*exact}) or called(names, others)
     if len(found) > 1:
         raise InputError(
             f"{source}: columns {some(found)} could each be the {exact[0]}; say which with {option}=, "
@@ -207,7 +187,7 @@ def _refuse_no_agents(table: Table, names: Sequence[str]) -> None:
             + ", or a folder of files of one agent each, named itself"
             * bool(names)
         )
-    wrong = {*_called(names, _NO_AGENT)}
+    wrong = {*is_about_tasks(names)}
     for name in names:
         if name.startswith("p:"):
             raise InputError(
@@ -215,7 +195,7 @@ def _refuse_no_agents(table: Table, names: Sequence[str]) -> None:
                 "write task,agent,label,p:<class>"
             )
         if name in wrong:
-            true = _called([name], TRUE | LABEL | {"label"})
+            true = says_labels(name)
             raise InputError(
                 f"{table.source}: column {name!r} is {'a label or the truth' if true else 'about the tasks'} by its "
                 f"name, and no agent; {f'name the truth with truth_col={name!r}, ' if true else ''}"
@@ -232,11 +212,12 @@ def _check_agents(table: Table, names: Sequence[str], reading: Reading) -> list[
     rows = len(columns[names[0]].codes)
     if rows < _ENOUGH:
         return []
-    everywhere = Counter(chain.from_iterable(column.texts for column in columns.values()))
+    said = {name: {number(text) or text for text in column.texts} for name, column in columns.items()}
+    everywhere = Counter(chain.from_iterable(said.values()))
     strange = [
         name for name, column in columns.items()
         if reading.classes is None and _is_unique(column)
-        and 2 * sum(everywhere[text] > 1 for text in column.texts) < len(column.texts)
+        and 2 * sum(everywhere[text] > 1 for text in said[name]) < len(said[name])
     ]  # fmt: skip
     if strange and len(strange) == len(names):
         _refuse_classes(table.source, len(everywhere), rows, strange[0], reading)
@@ -249,7 +230,7 @@ def _check_agents(table: Table, names: Sequence[str], reading: Reading) -> list[
     return [
         f"column {name!r} shares no label with the others ({some(column.texts, 3)}): if it is no agent, drop={name!r}"
         for name, column in columns.items()
-        if len(names) > 2 and column.texts and max(map(everywhere.__getitem__, column.texts)) == 1
+        if len(names) > 2 and column.texts and max(map(everywhere.__getitem__, said[name])) == 1
     ]
 
 
@@ -297,6 +278,8 @@ def _names_in_order(table: Table, name: str, what: str) -> tuple[list[str], Code
         raise InputError(f"{table.source}: a header and no rows; expected one row a report or a task")
     for row in np.nonzero(column.codes < 0)[0][:1].tolist():
         table.refuse(row, f"column {name!r} is empty; every row needs {what}")
+    if name in column.texts:
+        _refuse_header(table, np.nonzero(column.codes == [*column.texts].index(name))[0].tolist())
     codes, rows = column.codes, np.arange(len(column.codes))
     if np.array_equal(codes, rows):
         return table.plain(column.texts), codes
@@ -304,6 +287,14 @@ def _names_in_order(table: Table, name: str, what: str) -> tuple[list[str], Code
     first[codes[::-1]] = rows[::-1]  # of those that share a code, the first stays
     order = np.argsort(first)
     return table.plain(column.texts[code] for code in order.tolist()), np.argsort(order)[codes]
+
+
+def _refuse_header(table: Table, rows: Sequence[int]) -> None:
+    """Refuse a row that says the names of the columns over again, as files put one after the other do."""
+    for row in rows:
+        cells = {name: column.texts[column.codes[row]] for name, column in table.columns.items() if len(column.texts)}
+        if all(name == cell for name, cell in cells.items()):
+            table.refuse(row, "the header a second time; leave it out, or give the files one by one")
 
 
 def one_row_a_task(table: Table, column: str) -> list[str]:
@@ -320,6 +311,7 @@ def _of_wide(table: Table, reading: Reading, roles: Roles) -> Laid:
     reading.refuse_cells(table.source, len(roles.agents), len(tasks))
     columns, agents = table.texts_of(roles.agents), tuple(table.plain(roles.agents))
     names, code, notes = _classes_of(table, columns, roles.agents[0], len(tasks), reading)
+    notes += _look_at_last(table, tasks, columns)
     labels = np.empty((len(agents), len(tasks)), dtype=label_type(len(names)))
     for row, column in zip(labels, columns, strict=True):
         row[:] = np.array([*map(code.__getitem__, column.texts), -1], dtype=labels.dtype)[column.codes]
@@ -329,6 +321,18 @@ def _of_wide(table: Table, reading: Reading, roles: Roles) -> Laid:
         labels, None, agents, tuple(tasks), names, reading.classes is not None,
         _truth_beside(table, reading, roles, tasks, np.arange(len(tasks))), (*table.notes, *roles.notes, *notes),
     )  # fmt: skip
+
+
+def _look_at_last(table: Table, tasks: Sequence[str], columns: Sequence[Column]) -> list[str]:
+    """Refuse a last row that sums the others up, as its name and its cells say; a word on one as its name says."""
+    if not sums_up(tasks[-1]):
+        return []
+    cells = Counter(text for column in columns for text in column.texts)
+    last = [column for column in columns if column.codes[-1] >= 0]
+    if any((c.codes == c.codes[-1]).sum() == 1 and cells[c.texts[c.codes[-1]]] == 1 for c in last):
+        row = len(tasks) - 1
+        table.refuse(row, f"task {tasks[-1]!r} sums up the others, it seems; leave the row out, or rename it")
+    return [f"the last task is called {tasks[-1]!r}: if it sums up the others, leave it out"]
 
 
 def _of_long(table: Table, reading: Reading, roles: Roles, agent: str | None) -> Laid:
@@ -361,6 +365,11 @@ def _of_long(table: Table, reading: Reading, roles: Roles, agent: str | None) ->
         found = np.stack([table.numbers(roles.rows[name]) for name in sorted(index, key=index.__getitem__)], axis=1)
         found = softmax(found) if reading.logits else found
         best = np.where(np.isnan(found).any(1), 0, found.argmax(1))
+        other = int(((cells >= 0) & (cells != best)).sum())
+        if 2 * other > (cells >= 0).sum():
+            notes.append(
+                f"in {other:,} of {len(cells):,} rows the label is not the most probable one: label rules use it"
+            )
         cells = np.where(cells < 0, best, cells).astype(cells.dtype)
         rows = np.full((*shape, len(names)), np.nan)
         rows.reshape(-1, len(names))[place] = found

@@ -106,14 +106,16 @@ class Payments(wire.Document, format=wire.PAYMENTS):
         """
         return major_text(amount, self.scale)
 
-    def to_frame(self) -> Any:
+    def to_frame(self, backend: str | None = None) -> Any:
         """A data frame of pandas, polars or pyarrow: agent, amount (in minor units) and paid (as people write it).
 
         >>> Payments("clipped", "EUR", 2, 5, 1, (Payment("ann", 4),)).to_frame().shape
         (1, 3)
         """
         agents, amounts = [p.agent for p in self], [p.amount for p in self]
-        return to_frame({"agent": agents, "amount": amounts, "paid": [self.text(amount) for amount in amounts]})
+        return to_frame(
+            {"agent": agents, "amount": amounts, "paid": [self.text(amount) for amount in amounts]}, backend
+        )
 
     def __str__(self) -> str:
         left, right = (max(6, *(len(row[side]) for row in self._written_rows())) for side in (0, 1))

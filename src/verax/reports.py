@@ -5,9 +5,7 @@ Every refusal is one sentence: what was seen, where, what was expected, what to 
 
 from __future__ import annotations
 
-import os
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -21,7 +19,18 @@ from verax.columns import Reading, Table, is_frame, table_of, text_of
 from verax.errors import InputError
 from verax.frames import to_frame
 from verax.joining import side_by_side
-from verax.labels import MOST_CLASSES, Array, Floats, Labels, class_index, clean, number, numbers_of
+from verax.labels import (
+    MOST_CLASSES,
+    Array,
+    Floats,
+    Labels,
+    alike_note,
+    class_index,
+    clean,
+    number,
+    numbers_of,
+    spelling_note,
+)
 from verax.labels import checked_names as checked_names
 from verax.labels import class_order as class_order
 from verax.labels import narrow as narrow
@@ -338,6 +347,8 @@ class Reports:
         >>> Reports.of(labels=[[0, 1]], classes=["cat", "dog"]).with_truth({"1": "dog"}).truth.tolist()
         [-1, 1]
         """
+        if truth is not None and truth is self.truth:
+            return self  # whose numbers are places among the classes
         if is_frame(truth):
             return self._with_truth_of(
                 arrays.truth_map(table_of(truth, source, Reading()), Reading(), some_known=True), source
@@ -346,6 +357,7 @@ class Reports:
             truth = dict(truth.items())
         if isinstance(truth, Mapping):
             return self._with_truth_of(arrays.texts_by_task(truth, source), source)
+        arrays.refuse_other_than_array(truth, source, "{task: label} or a label a task, or read a file", "read_truth")
         array = arrays.whole_numbers(arrays.array_of(truth, source), source)
         if array.shape == (len(self.tasks),) and array.dtype.kind in "OUSTb":
             texts = [clean(text_of(value, source)) for value in array.tolist()]
@@ -355,6 +367,8 @@ class Reports:
                 f"{source}: truth of shape {array.shape} and type {array.dtype}; "
                 f"give one integer for each of {len(self.tasks)} tasks"
             )
+        if not self.classes_given and (names := self._names_beside(array)) is not None:
+            return self._with_truth_of(names, source)
         low, high = (int(array.min()), int(array.max())) if array.size else (0, 0)
         if low < -1 or high >= (len(self.classes) if self.classes_given else MOST_CLASSES):
             raise InputError(
@@ -363,7 +377,17 @@ class Reports:
             )
         more = tuple(str(i) for i in range(len(self.classes), high + 1))
         classes = self.classes + more
-        return replace(self, truth=narrow(array, len(classes)), classes=classes)
+        said = () if all(map(number, classes)) else (f"{source}: whole numbers are places among {some(classes)}",)
+        notes = self.notes if self.classes_given else (*self.notes, *said)
+        return replace(self, truth=narrow(array, len(classes)), classes=classes, notes=notes)
+
+    def _names_beside(self, truth: Array) -> dict[str, str] | None:
+        """Whole numbers as the labels they spell, where labels are other numbers than their places."""
+        places = tuple(map(str, range(len(self.classes))))
+        if self.classes == places or not all(map(number, self.classes)):
+            return None
+        unknown = () if "-1" in self.classes else (-1,)
+        return {t: str(label) for t, label in zip(self.tasks, truth.tolist(), strict=True) if label not in unknown}
 
     def _with_truth_of(self, truth: Mapping[str, str], source: str) -> Reports:
         known = [truth.get(task) or None for task in self.tasks]
@@ -380,17 +404,21 @@ class Reports:
                 )
         seen = {label for label in known if label is not None}
         if self.classes and not self.classes_given and not any(label in index for label in seen):
-            raise InputError(
-                f"{source}: the truth and the reports share no label: {some(sorted(seen))} against "
-                f"{some(self.classes)}; write both alike, or name all labels with classes="
-            )
+            arrays.refuse_strangers(source, seen, self.classes)
         numeric = numbers_of(self.classes) is not None
         names = {x: self.classes[index[x]] if x in index else (numeric and number(x)) or x for x in seen}
         reports = self.over_classes(class_order({*self.classes, *names.values()}))
         place = {c: i for i, c in enumerate(reports.classes)}
         codes = np.array([-1 if x is None else place[names[x]] for x in known])
-        said = _spelling_note({x: name for x, name in names.items() if x != name}, "the truth: ")
+        said = [
+            *spelling_note({x: name for x, name in names.items() if x != name}, "the truth: "),
+            *self._lost_beside(truth, [x for x in seen if x not in index], source),
+        ]
         return replace(reports, truth=narrow(codes, len(place)), notes=(*self.notes, *said))
+
+    def _lost_beside(self, truth: Mapping[str, str], unsaid: Sequence[str], source: str) -> Iterator[str]:
+        shared = len(truth.keys() & {*self.tasks})
+        return arrays.lost_notes(source, len(truth), len(truth) - shared, len(self.tasks) - shared, unsaid)
 
     def over_classes(self, classes: tuple[str, ...]) -> Reports:
         """The same reports over a larger set of classes, unless theirs were given."""
@@ -411,16 +439,11 @@ class Reports:
         changed = {label: text for label, text in spelled.items() if label != text}
         if changed and len(spelled) == len(found):
             classes = class_order({*spelled.values()})
-            notes = (*self.notes, *_spelling_note(changed, "labels are numbers: "))
+            notes = (*self.notes, *spelling_note(changed, "labels are numbers: "))
             return replace(self._with_names(spelled, classes), classes=classes, notes=notes)
         twice = sorted(label for label in changed if [*spelled.values()].count(spelled[label]) > 1)
         said = [f"labels {some(twice)} stay apart, for other labels are no numbers"] if twice else []
-        cased = Counter(map(str.casefold, self.classes))
-        alike = [label for label in self.classes if cased[label.casefold()] > 1]
-        if alike:
-            said.append(
-                f"labels {some(alike)} differ in capitals only and stay apart: write them alike if they are one"
-            )
+        said += alike_note("labels", self.classes) + alike_note("agents", self.agents)
         return replace(self, notes=(*self.notes, *said)) if said else self
 
     def _with_names(self, names: Mapping[str, str], classes: Sequence[str]) -> Reports:
@@ -469,11 +492,7 @@ def as_reports(given: Any) -> Reports:
     >>> as_reports({"ann": ["cat", "dog"], "bob": ["cat", "cat"]})
     Reports(2 agents, 2 tasks, 2 classes, 0 abstentions)
     """
-    if isinstance(given, Reports):
-        return given
-    if isinstance(given, str | os.PathLike):
-        raise InputError(f"the reports are the {type(given).__name__} {os.fspath(given)!r}; read it with verax.read")
-    return Reports.of(given)
+    return given if isinstance(given, Reports) else Reports.of(given)
 
 
 def joined(parts: Sequence[Reports], sources: Sequence[str] | None = None, reading: Reading | None = None) -> Reports:
@@ -521,8 +540,3 @@ def _side_by_side(
     return Reports(
         found.held, found.agents, found.tasks, classes, found.rows, found.truth, classes_given=given, notes=notes
     )
-
-
-def _spelling_note(changed: Mapping[str, str], where: str) -> list[str]:
-    shown = ", ".join(f"{label!r} is read as {text}" for label, text in sorted(changed.items())[:3])
-    return [f"{where}{shown}{' and so on' if len(changed) > 3 else ''}"] if changed else []

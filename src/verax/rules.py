@@ -18,7 +18,7 @@ from itertools import count
 import numpy as np
 import numpy.typing as npt
 
-from verax.errors import InputError, OptionError
+from verax.errors import InputError, OptionError, is_number
 from verax.joint import Estimate, Joint
 from verax.kernels import Floats
 from verax.public import Public
@@ -216,8 +216,8 @@ class Rule:
             if self.own:
                 raise OptionError(f"a floor goes with {able.replace(' or ', ' and ')}; let your own rule keep its own")
             raise OptionError(f"rule {self.name} has no floor; leave floor= out, or use {able}")
-        if not 0.0 < floor < 0.5:
-            raise OptionError(f"the floor is {floor:g}; give a number above 0 and below 0.5, such as 1e-6")
+        if not is_number(floor, 5e-324, 0.5 - 1e-16):
+            raise OptionError(f"the floor is {floor!r}; give a number above 0 and below 0.5, such as 1e-6")
         return replace(self, floor=float(floor))
 
 

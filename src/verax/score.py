@@ -84,6 +84,8 @@ class Scores(wire.Document, format=wire.SCORES):
                 )
 
     def __getitem__(self, agent: str) -> Score:
+        if agent not in self._by_agent:
+            raise KeyError(f"no agent {agent!r} was scored; there are {some(self._by_agent)}")
         return self._by_agent[agent]
 
     def __iter__(self) -> Iterator[Score]:
@@ -100,12 +102,12 @@ class Scores(wire.Document, format=wire.SCORES):
         """Best first; agents without a score last."""
         return sorted(self.scores, key=lambda s: (s.score is None, -(s.score or 0.0), s.agent))
 
-    def to_frame(self) -> Any:
-        """The scores as a data frame, a row an agent, of whatever frame library is installed."""
+    def to_frame(self, backend: str | None = None) -> Any:
+        """The scores as a data frame, a row an agent: of pandas, polars or pyarrow."""
         from verax.frames import to_frame
 
         names = ("agent", "score", "stderr", "tasks", "references")
-        return to_frame({name: [getattr(s, name) for s in self.scores] for name in names})
+        return to_frame({name: [getattr(s, name) for s in self.scores] for name in names}, backend)
 
     def _repr_html_(self) -> str:
         from verax.frames import html_table
@@ -160,6 +162,9 @@ def score(
     """
     asked = Mechanism.of(rule, against=against, over=over, sign=sign, floor=floor, seed=seed, draws=draws)
     return scored(prepare(reports, truth, public, asked, engine(backend, threads, max_bytes), rng))
+
+
+_FEW = 20  # tasks, below which many agents may be tasks
 
 
 @dataclass(frozen=True)
@@ -239,6 +244,8 @@ def finished(
             "check that the agents answered the same tasks"
         )
     said = [*_abstentions(agents, answered, tasks), *notes]
+    if tasks < _FEW < 2 * len(agents) and 2 * tasks < len(agents):
+        said.append(f"only {tasks} tasks for {len(agents)} agents: if it is the other way round, turn the table")
     if lost:
         said.append(f"no score for {some(lost)}: fewer than 2 tasks shared with a reference")
     if plan.sign == "plugin":

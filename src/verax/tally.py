@@ -6,17 +6,17 @@ scores are those of the whole to the last bit. `score_shards` tallies shards whe
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
-from contextlib import suppress
 from copy import copy, deepcopy
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib.util import find_spec
+from itertools import islice
 
 import numpy as np
 
+from verax.arrays import lost_notes, refuse_strangers
 from verax.errors import InputError, OptionError, VeraxError
 from verax.executors import each_of
 from verax.kernels import Engine, Floats, Ints
@@ -27,12 +27,13 @@ from verax.public import Public
 from verax.reports import Reports, Shape, class_order, narrow, some
 from verax.score import Scores, finished
 from verax.statistic import Look, Side, Statistic, combined, sides_of
-from verax.tables import Digests, Shard, Truth, blocks, digests, task_of
+from verax.tables import Digests, Shard, Truth, blocks, digests, stamps, task_of
 from verax.tallies import Together
 
 NO_ERRORS = "the error of a mean over peers needs a second look at the reports: give them again for standard errors"
 _KEPT_BYTES = 2**25  # of shards that are not read again
 _TASK_BYTES = 100  # that a task's name takes, about
+_MOST_NOTES = 50  # of all shards
 _WORTH_COMPILING = 8.0  # seconds that NumPy would take for all shards
 
 Squares = tuple[Floats | None, Floats | None]
@@ -54,10 +55,13 @@ class _Held:
     answered: Ints  # (3, K): of all tasks, of those that truth scores, of those that peers do
     sources: list[tuple[str, Digests]]
     sums: tuple[Statistic | None, Statistic | None]  # beside the truth, beside peers
+    said: frozenset[str]  # labels, by agents
 
     def merge(self, other: _Held) -> None:
         """Add what was tallied of other tasks."""
         frame = self.frame if _alike(self.frame, other.frame) else self.frame + other.frame
+        notes = dict.fromkeys((*self.frame.notes, *other.frame.notes))
+        frame = replace(frame, notes=tuple(islice(notes, _MOST_NOTES)))
         mine, theirs = self._widened(frame), other._widened(frame)
         answered, by_peers = mine.answered + theirs.answered, self.by_peers + other.by_peers
         together = any(s is not None and s.together for s in (mine.sums[1], theirs.sums[1]))
@@ -66,7 +70,7 @@ class _Held:
         self.frame, self.answered, self.by_peers = frame, answered, by_peers
         self.sums = _sum_of(mine.sums[0], theirs.sums[0]), _sum_of(mine.sums[1], theirs.sums[1])
         self.tasks, self.known = self.tasks + other.tasks, self.known + other.known
-        self.sources = self.sources + other.sources
+        self.sources, self.said = self.sources + other.sources, self.said | other.said
 
     def _widened(self, frame: Reports) -> _Held:
         """The same over the agents and classes of a larger frame."""
@@ -205,7 +209,7 @@ class Tally:
             raise OptionError(f"{source}: a public signal cannot be taken out shard by shard; score the files whole")
         if self.mechanism.matrix is not None and not reports.classes_given:
             raise OptionError("a sign matrix over shards needs all classes beforehand; name them with classes=")
-        marks = digests(reports.tasks)
+        marks, said = digests(reports.tasks), frozenset(reports.classes)
         reports, plan, sides = self._parted(reports, marks)
         if not self.pairs and sides[1] is not None and (sides[1].reports.labels < 0).any():
             raise Abstained("somebody left out a task: tally with pairs=True")
@@ -225,6 +229,7 @@ class Tally:
             answered=np.stack([nobody if some is None else (some.labels >= 0).sum(1) for some in seen]),
             sources=[(source, marks)],
             sums=(truth, peers),
+            said=said,
         )
 
     def _parted(
@@ -248,6 +253,8 @@ class Tally:
                 f"{self.truth.source}: none of its {len(self.truth.tasks)} tasks is in the reports "
                 f"(such as {self.truth.first[0]!r} against {held.first!r}); check the task names"
             )
+        if self.truth is not None and not held.frame.classes_given and held.said.isdisjoint(self.truth.classes):
+            refuse_strangers(self.truth.source, self.truth.classes, sorted(held.said))
         shape = replace(held.frame.shape, tasks=held.tasks, known=held.known)
         shape.check()
         return held, self._planned(shape)
@@ -287,10 +294,19 @@ class Tally:
             for s, answered, square in zip(_used(held, plan), held.answered[1:], squares or (None, None), strict=True)
         )
         found, lost = combined(plan, agents, truth, peers)
-        scores = finished(agents, held.frame.classes, held.tasks, plan, found, held.answered[0].tolist(), lost)
+        notes = [*held.frame.with_one_spelling().notes, *self._lost_beside(held), *lost]
+        scores = finished(agents, held.frame.classes, held.tasks, plan, found, held.answered[0].tolist(), notes)
         if squares is None and self.second() is not None:
             return replace(scores, warnings=(*scores.warnings, NO_ERRORS))
         return scores
+
+    def _lost_beside(self, held: _Held) -> Iterator[str]:
+        """What truth and reports do not share."""
+        if self.truth is None:
+            return iter(())
+        size, there = len(self.truth.tasks), {*held.frame.classes}
+        unsaid = [c for c in self.truth.classes if c in there - held.said and not held.frame.classes_given]
+        return lost_notes(self.truth.source, size, size - held.known, held.tasks - held.known, unsaid)
 
 
 def _used(held: _Held, plan: Plan) -> tuple[Statistic | None, Statistic | None]:
@@ -390,7 +406,7 @@ def score_shards(
         raise InputError("no shards to score; name at least one file")
     told = progress or (lambda done, total: None)
     kept = _AtHand() if executor is None else None
-    before = _stamps_of(shards)
+    before = stamps(shards)
     tally = Tally(mechanism, truth, engine=engine)
     try:
         _tally_shards(tally, shards, executor, kept, told)
@@ -408,7 +424,7 @@ def score_shards(
     for done, found in enumerate(each_of(work, shards, executor, also=Abstained), start=1):
         total = added([total, found])
         told(len(shards) + done, 2 * len(shards))
-    for path, stamp in _stamps_of(shards).items():
+    for path, stamp in stamps(shards).items():
         if stamp != before.get(path):
             raise InputError(f"{path}: it changed between two looks at it; let nobody write to it and start again")
     return tally.scored(total)
@@ -434,15 +450,6 @@ class _AtHand:
             yield block
         if room >= 0:
             self.kept[shard.name], self.room = found, room
-
-
-def _stamps_of(shards: Sequence[Shard]) -> dict[str, object]:
-    """By which a file that changes is noticed; a file that only others can see is theirs to mind."""
-    found: dict[str, object] = {}
-    for path in {shard.path for shard in shards}:
-        with suppress(OSError):
-            found[path] = os.stat(path).st_size, os.stat(path).st_mtime_ns
-    return found
 
 
 def _tally_shards(

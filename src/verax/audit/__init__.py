@@ -33,7 +33,7 @@ from verax.audit.independence import independent
 from verax.audit.replies import Deltas, Gains, categorical, flipping_fraction, gamma_star, robust, truthful
 from verax.audit.search import searched
 from verax.audit.worth import worth, worths
-from verax.errors import InputError, OptionError
+from verax.errors import InputError, OptionError, is_number
 from verax.kernels import Floats, engine
 from verax.plan import Mechanism
 from verax.rules import DEFAULT
@@ -89,9 +89,9 @@ def examine(
     ready: Prepared, confidence: float = 0.95, colluders: float = 0.3, wanted: float = 0.01
 ) -> tuple[Scores, Certificates]:
     """Scores and certificates of prepared reports."""
-    if not 0.5 <= confidence < 1:
-        raise OptionError(f"the confidence is {confidence:g}; give a number from 0.5 to below 1, such as 0.95")
-    if not (0 <= colluders < 1 and wanted > 0):
+    if not is_number(confidence, 0.5, 1 - 1e-16):
+        raise OptionError(f"the confidence is {confidence!r}; give a number from 0.5 to below 1, such as 0.95")
+    if not (is_number(colluders, 0, 1 - 1e-16) and is_number(wanted, 5e-324, math.inf)):
         raise OptionError("give a colluding fraction from 0 to below 1, and a wanted standard error above 0")
     scores, reports, rule = scored(ready), ready.reports, ready.plan.rule
     agents = range(len(reports.agents))

@@ -76,14 +76,14 @@ class Certificates(list[Certificate]):
         names = ("code", "agent", "verdict", "why")
         return html_table("certificates", names, ([getattr(c, name) for name in names] for c in self))
 
-    def to_frame(self) -> Any:
+    def to_frame(self, backend: str | None = None) -> Any:
         """A row a certificate, of whatever frame library is installed."""
         from verax.frames import to_frame
 
         names = ("code", "agent", "verdict", "gain", "why")
         columns: dict[str, list[Any]] = {name: [getattr(c, name) for c in self] for name in names}
         low, high = ([None if c.interval is None else c.interval[side] for c in self] for side in (0, 1))
-        return to_frame({**columns, "low": low, "high": high})
+        return to_frame({**columns, "low": low, "high": high}, backend)
 
 
 @functools.cache

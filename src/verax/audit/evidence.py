@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from itertools import zip_longest
 
 import numpy as np
 
@@ -60,7 +61,7 @@ def enough(scores: Scores, influence: Mapping[str, Floats], confidence: float, w
     ranked = [s for s in scores.ranked() if s.score is not None and s.stderr is not None]
     z = quantile(confidence, max(len(ranked) - 1, 1))
     found = []
-    for s, below in zip(ranked, [*ranked[1:], None], strict=True):
+    for s, below in zip_longest(ranked, ranked[1:]):
         assert s.score is not None and s.stderr is not None
         interval = (s.score - quantile(confidence) * s.stderr, s.score + quantile(confidence) * s.stderr)
         told, apart = _apart(s, below, influence, z)

@@ -9,6 +9,7 @@ import glob
 import operator
 import os
 import re
+import shlex
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
@@ -174,6 +175,8 @@ class OutputOptions:
     def spare(self, *inputs: str | Path | None) -> None:
         """Refuse, before anything is computed, to write over what is read."""
         for target in (self.output, self.html):
+            if str(target) == "-":
+                raise OptionError("- is no file to write to; --json writes the document to standard output")
             refuse_overwriting(target, *inputs)
         if self.output is not None and self.html is not None and _same_file(self.output, self.html):
             raise OptionError(f"{self.html}: named for the document and for the page; give two names")
@@ -232,14 +235,14 @@ def as_options(sentence: str, options: Mapping[str, str]) -> str:
     def spelled(found: re.Match[str]) -> str:
         if found["name"] not in options:
             return found[0]
-        return options[found["name"]] + (f" {found['value']}" if found["value"] else "")
+        return options[found["name"]] + (f" {shlex.quote(found['value'])}" if found["value"] else "")
 
     return _QUOTED_OR_ARGUMENT.sub(spelled, sentence)
 
 
 _QUOTED_OR_ARGUMENT = re.compile(
     r"""(?<!\w)'(?:[^'\\]|\\.)*'(?!\w) | "(?:[^"\\]|\\.)*"            # quoted: taken whole, and left
-      | (?<![\w-])(?P<name>[a-z_]+)=(?:'(?P<value>[\w-]+)'|(?=[\s,;:.)]|$))""",
+      | (?<![\w-])(?P<name>[a-z_]+)=(?:'(?P<value>[\w .:/?()-]+)'|(?=[\s,;:.)]|$))""",
     re.VERBOSE,
 )
 
@@ -335,8 +338,12 @@ def read_sign(sign: str | None, classes: Iterable[str] | None) -> Any:
 
 
 def refuse_array_beside_tables(array: Path | None, *tables: Path) -> None:
-    """An NPY holds no names of tasks, so it goes beside an NPZ only."""
-    if array is not None and array.suffix.lower() == ".npy" and any(t.suffix.lower() != ".npz" for t in tables):
+    """An NPY holds no names of tasks, so it goes beside arrays only."""
+    files = [file for path in tables for file in (sorted(path.glob("[!.]*")) if path.is_dir() else [path])]
+    if array is not None and array.suffix.lower() == ".npy" and any(f.suffix.lower() not in _ARRAYS for f in files):
         raise InputError(
-            f"{array}: an NPY file goes in the task order of an NPZ; beside CSV or Parquet give task,label"
+            f"{array}: an NPY file goes in the task order of an NPZ or NPY; beside CSV or Parquet give task,label"
         )
+
+
+_ARRAYS = (".npz", ".npy")

@@ -66,10 +66,10 @@ def engine(backend: str = "auto", threads: int | None = None, max_bytes: int | N
     Engine(backend='numpy', threads=1, max_bytes=67108864)
     """
     _check_backend(backend)
-    if threads is not None and threads < 1:
-        raise OptionError(f"threads is {threads}; give 1 or more, or leave it out for every core")
-    if max_bytes is not None and max_bytes < 2**20:
-        raise OptionError(f"max_bytes is {max_bytes}; give at least {2**20}, a mebibyte")
+    if threads is not None and not (type(threads) is int and threads >= 1):
+        raise OptionError(f"threads is {threads!r}; give 1 or more, or leave it out for every core")
+    if max_bytes is not None and not (type(max_bytes) is int and max_bytes >= 2**20):
+        raise OptionError(f"max_bytes is {max_bytes!r}; give at least {2**20}, a mebibyte")
     return Engine(backend, threads, Engine.max_bytes if max_bytes is None else max_bytes)
 
 

@@ -182,11 +182,15 @@ def tick(value: float) -> str:
 
 @dataclass(frozen=True)
 class _Axis:
-    """From `low` to `high`, in percent of a drawing's width; of its height, from above, if `falling`."""
+    """From `low` to `high`, in percent of a drawing's width; of its height, from above, if `falling`.
+
+    An axis of `whole` numbers, as of steps, has marks at whole numbers only.
+    """
 
     low: float
     high: float
     falling: bool = False
+    whole: bool = False
 
     @classmethod
     def over(cls, values: Sequence[float], margin: float, falling: bool = False) -> _Axis:
@@ -195,7 +199,7 @@ class _Axis:
         if low == high:
             low, high = (low, low + 1.0) if low == 0 else (low - abs(low) / 2, low + abs(low) / 2)
         room = margin * (high - low)
-        return cls(low - room, high + room, falling)
+        return cls(low - room, high + room, falling, all(float(value).is_integer() for value in values))
 
     def at(self, value: float) -> float:
         share = 100 * (value - self.low) / (self.high - self.low)
@@ -205,7 +209,9 @@ class _Axis:
     def ticks(self) -> list[float]:
         about = 5
         size = 10.0 ** math.floor(math.log10((self.high - self.low) / about))
-        step = next(m * size for m in (1, 2, 2.5, 5, 10, 20) if m * size >= (self.high - self.low) / about)
+        multiples = (1, 2, 5, 10, 20) if self.whole else (1, 2, 2.5, 5, 10, 20)
+        step = next(m * size for m in multiples if m * size >= (self.high - self.low) / about)
+        step = max(step, 1.0) if self.whole else step
         places = range(math.ceil(self.low / step), math.floor(self.high / step) + 1)
         return [k * step for k in places if self.low <= k * step <= self.high]
 

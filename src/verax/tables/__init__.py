@@ -19,7 +19,7 @@ from verax.tables.beside import (
     task_of,
     truth_of,
 )
-from verax.tables.formats import Format, Shard, blocks, find, is_pattern, matches, read, register
+from verax.tables.formats import Format, Shard, blocks, find, is_pattern, matches, read, register, stamps
 from verax.tables.source import Source, read_text
 from verax.tables.writing import refuse_overwriting, write, write_atomically
 
@@ -48,6 +48,7 @@ __all__ = [
     "read_truth",
     "refuse_overwriting",
     "register",
+    "stamps",
     "task_of",
     "truth_of",
     "write",

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+import struct
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -11,12 +12,14 @@ import numpy as np
 
 from verax.columns import Column, Reading, Table, header_of, text_of
 from verax.errors import ExtraMissing
-from verax.layout import is_long, names_a_task
 from verax.tables.source import Source
+from verax.vocabulary import is_long, names_a_task
 
 WRITTEN = b"verax"  # in a file's metadata: its cells are literal, and only a null is an abstention
 _NAME = 100  # bytes that the name of a task takes in memory, about
 _CODE = 4
+_STREAM = b"\xff\xff\xff\xff"  # with which Arrow's stream begins, as a file does not
+_MAGIC = 8  # bytes that come before the stream in a file
 
 
 @dataclass(frozen=True)
@@ -56,7 +59,7 @@ class Arrow:
     @property
     def long(self) -> bool:
         """Whether it holds a row an answer."""
-        return is_long(self.names, self.reading)
+        return is_long(self.names, self.reading.agent_col)
 
     def whole(self) -> Table:
         """All its rows at once."""
@@ -67,7 +70,7 @@ class Arrow:
     def tables(self, at_once: int, groups: Sequence[int] | None = None, row: int = 0) -> Iterator[Table]:
         """Its rows, or those of some row groups, so many at a time; `row` is how many come before."""
         # the names of tasks all differ, so that codes would only be longer
-        with self._read_coded({*self.names} - {*names_a_task(self.names, self.reading)}) as file:
+        with self._read_coded({*self.names} - {*names_a_task(self.names, self.reading.task_col)}) as file:
             for batch in file.iter_batches(at_once, row_groups=groups, use_threads=False):
                 yield self._table_from(batch, row)
                 row += len(batch)
@@ -96,8 +99,42 @@ def read_arrow(source: Source, reading: Reading, expected: str) -> Table:
     except ImportError:
         raise ExtraMissing("Arrow files", "parquet") from None
     with source.open() as file, source.refused("cannot be read as Arrow"):
-        held = pa.ipc.open_file(file).read_all()
+        start = 0 if source.begins(4) == _STREAM else _MAGIC  # an Arrow file is a stream, with a table of contents
+        file.seek(start)
+        _refuse_claims(source, reading, pa.ipc.MessageReader.open_stream(file))
+        file.seek(start)
+        held = pa.ipc.open_stream(file).read_all()
         return _table_of(source, held, header_of(held.column_names, source.name, reading), 0, False)
+
+
+def _refuse_claims(source: Source, reading: Reading, messages: Iterable[Any]) -> None:
+    """Refuse more rows than the bytes can hold, before any is unpacked."""
+    import pyarrow as pa
+
+    columns, cells = 1, 0
+    for message in messages:
+        if message.type == "schema":
+            columns = len(pa.ipc.read_schema(message))
+        else:
+            words = message.type == "dictionary"
+            cells += _rows_claimed(message.metadata.to_pybytes(), words) * (1 if words else columns)
+            reading.refuse_large(source.name, _CODE * cells, source.size, f"{cells:,} cells")
+
+
+def _rows_claimed(metadata: bytes, dictionary: bool) -> int:
+    """How many rows the head of a message says it has: a flatbuffer, of Arrow's Message.fbs."""
+
+    def field(table: int, index: int) -> int:
+        """Where a field of a table lies: its place stands in the table's own list of places."""
+        places = table - struct.unpack_from("<i", metadata, table)[0]
+        return table + int(struct.unpack_from("<H", metadata, places + 4 + 2 * index)[0])
+
+    def pointed(at: int) -> int:
+        return at + int(struct.unpack_from("<I", metadata, at)[0])
+
+    batch = pointed(field(pointed(0), 2))
+    batch = pointed(field(batch, 1)) if dictionary else batch
+    return int(struct.unpack_from("<q", metadata, field(batch, 0))[0])
 
 
 def _table_of(source: Source, held: Any, header: Sequence[str], row: int, literal: bool) -> Table:

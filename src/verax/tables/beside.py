@@ -13,9 +13,10 @@ import numpy as np
 import numpy.typing as npt
 
 from verax.arrays import public_array, truth_map
-from verax.columns import Column, Reading
+from verax.columns import Column, Reading, is_frame
+from verax.columns import table_of as table_of_frame
 from verax.errors import InputError, OptionError
-from verax.labels import Array, Floats, Labels, checked_names, class_order, narrow, numbers_of, some
+from verax.labels import Array, Floats, Labels, checked_names, class_order, narrow, number, numbers_of, some
 from verax.layout import PUBLIC, SUBMISSIONS, TRUTH, kept_columns, one_row_a_task, task_column
 from verax.reports import Reports
 from verax.tables import arrays
@@ -36,6 +37,9 @@ def read_truth(given: Any, reports: Reports, reading: Reading | None = None, **f
     [1, -1]
     """
     how = Reading.of(reading, **fields)
+    if is_frame(given):
+        known = truth_map(table_of_frame(given, "the truth", how), how, some_known=True)
+        return reports.with_truth(known)
     source = Source.of(given, how)
     if source.endings[:1] == (".npy",):
         return reports.with_truth(arrays.truth_in(arrays.load_one(source, how), source), source.name)
@@ -45,6 +49,9 @@ def read_truth(given: Any, reports: Reports, reading: Reading | None = None, **f
 def read_public(given: Any, reports: Reports, reading: Reading | None = None, **fields: Any) -> Reports:
     """The reports with a public signal: `task,label` gives strata, `task,x1,x2,...` features; or NPY."""
     how = Reading.of(reading, **fields)
+    if is_frame(given):
+        table = table_of_frame(given, "the public signal", how)
+        return reports.with_public(public_array(table, reports.tasks, how))
     source = Source.of(given, how)
     if source.endings[:1] == (".npy",):
         return reports.with_public(arrays.load_one(source, how), source.name)
@@ -140,9 +147,10 @@ def read_submissions(
     owners: dict[int, str] = {}
     steps = []
     for row, (step, agent) in enumerate(zip(table.cells("step"), table.cells(key), strict=True)):
-        if not re.fullmatch("-?[0-9]{1,18}", step):
+        whole = number(step) or ""
+        if not re.fullmatch("-?[0-9]{1,18}", whole):
             table.refuse(row, f"column 'step' has {step!r}; number the submissions in order of arrival")
-        steps.append(int(step))
+        steps.append(int(whole))
         if not agent or owners.setdefault(steps[-1], agent) != agent:
             seen = f"is of {agent!r} here and of {owners[steps[-1]]!r} above" if agent else "is of nobody"
             table.refuse(row, f"step {step} {seen}; a step has one agent")

@@ -9,7 +9,8 @@ from __future__ import annotations
 import glob
 import os
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
@@ -25,6 +26,7 @@ from verax.tables.arrow import Arrow, read_arrow
 from verax.tables.records import read_json, read_xlsx
 from verax.tables.source import Source
 from verax.tables.text import read_csv
+from verax.vocabulary import is_wide_agent
 
 BLOCK = 2**22  # cells read at once: what bounds memory
 SHARD = 2**23  # cells that make a shard of small row groups or of an array: what is handed to one worker at a time
@@ -146,7 +148,7 @@ def _scan_arrays(source: Source, shard: Shard, agent: str | None) -> Iterator[Re
     if shard.stop is not None:
         yield from arrays.scan_slice(source, shard.reading, shard.start, shard.stop, BLOCK, LEAST_TASKS, MOST_TASKS)
     elif format_of(source, shard.reading).name == "NPY":
-        yield arrays.one_agent(source, agent or agent_of(source), shard.reading)
+        yield arrays.one_agent(source, agent or _agent_named_by(source), shard.reading)
     else:
         yield arrays.reports_of(arrays.load(source, shard.reading), source, shard.reading)
 
@@ -184,8 +186,10 @@ def format_of(source: Source, reading: Reading) -> Format:
     start = source.begins(8)
     if start[:4] == b"PK\x03\x04":
         with source.open() as file, source.refused("cannot be read as zip"), zipfile.ZipFile(file) as archive:
-            arrays_in = any(name.endswith(".npy") for name in archive.namelist())
-        return known[".npz" if arrays_in else ".xlsx"]
+            names = archive.namelist()
+        if any(name.endswith(".npy") for name in names):
+            return known[".npz"]
+        return known[".xlsx" if "[Content_Types].xml" in names else ".csv"]  # CSV says that it is packed
     if start[:2] == b"\x1f\x8b":
         with source.text(reading) as text, source.refused("cannot be read as text"):
             start = text.read(8).encode(errors="replace")
@@ -203,6 +207,16 @@ def agent_of(source: Source) -> str:
     name = Path(source.name).name
     for ending in source.endings if is_known(source) else ():
         name = name[: -len(ending)] if name.lower().endswith(ending) else name
+    return name
+
+
+def _agent_named_by(source: Source) -> str:
+    """Whose report a file is, if its name can be an agent's."""
+    name = agent_of(source)
+    if not is_wide_agent(name):
+        raise InputError(
+            f"{source.name}: by its name no agent's report; give the truth with truth=, leave it out, or rename it"
+        )
     return name
 
 
@@ -272,8 +286,9 @@ def _scan_folder(folder: Source, reading: Reading) -> Iterator[Reports]:
         source = Source.of(path, reading)
         if source.is_folder or not is_known(source):
             raise InputError(f"{folder.name}: is a folder, and its {path.name} is no file of reports; name the files")
-        for part in _scan_source(source, reading, agent_of(source)):
-            if part.agents != (agent_of(source),):
+        agent = _agent_named_by(source)
+        for part in _scan_source(source, reading, agent):
+            if part.agents != (agent,):
                 raise InputError(
                     f"{folder.name}: is a folder, and its {path.name} is no report of one agent, task,label; "
                     "name the files themselves"
@@ -330,6 +345,19 @@ def is_pattern(text: str) -> bool:
     (True, False)
     """
     return glob.has_magic(text) and not os.path.exists(text)
+
+
+def stamps(shards: Sequence[Shard]) -> dict[str, object]:
+    """By which a file that changes is noticed; a file that only others can see is theirs to mind.
+
+    >>> stamps([Shard("no-such-file.csv")])
+    {}
+    """
+    found: dict[str, object] = {}
+    for path in {shard.path for shard in shards}:
+        with suppress(OSError):
+            found[path] = os.stat(path).st_size, os.stat(path).st_mtime_ns
+    return found
 
 
 def blocks(shard: Shard) -> Iterator[Reports]:

@@ -12,6 +12,7 @@ from verax.columns import Column, Reading, Table, header_of
 from verax.errors import ExtraMissing, InputError
 from verax.tables.source import Source
 
+_CELL = 8  # bytes that a cell takes in memory, at least
 _ROWS = ("p", "probabilities", "probs")  # under which a record may hold its whole row
 
 
@@ -29,9 +30,18 @@ def read_json(source: Source, reading: Reading, expected: str) -> Table:
         records = [wire.parsed(line, f"{source.name}, line {n}") for n, line in lines if line.strip()]
     if not records:
         raise InputError(f"{source.name}: the file is empty; expected {expected}")
+    if len(records) == 1 and isinstance(records[0], dict) and _holds_columns(records[0]):
+        raise InputError(
+            f"{source.name}: one object of columns; write one object a row, as pandas does with orient='records'"
+        )
     flat = [_flat_record(record, f"{source.name}, record {i}", reading) for i, record in enumerate(records, start=1)]
     header = [*dict.fromkeys(name for record in flat for name in record)]
+    _refuse_wide(source, len(flat), len(header), reading)
     return _table_of_rows(source, header, ([record.get(name) for name in header] for record in flat), reading)
+
+
+def _holds_columns(record: dict[str, Any]) -> bool:
+    return any(isinstance(value, dict | list) for name, value in record.items() if name not in _ROWS)
 
 
 def _flat_record(record: Any, where: str, reading: Reading) -> dict[str, Any]:
@@ -65,13 +75,23 @@ def read_xlsx(source: Source, reading: Reading, expected: str) -> Table:
         reading.refuse_large(source.name, held, source.size, "packed sheets")
         book = openpyxl.load_workbook(file, read_only=True, data_only=True)
         sheet = book.worksheets[0]
+        sheet.reset_dimensions()  # which the file claims: rows are as long as they are
         rows = [row for row in sheet.iter_rows(values_only=True) if any(cell is not None for cell in row)]
         others = book.sheetnames[1:]
         book.close()
     if not rows:
         raise InputError(f"{source.name}: the file is empty; expected {expected}")
     notes = (f"{source.name}: sheet {book.sheetnames[0]!r} is read, and not {others[0]!r}",) if others else ()
-    return _table_of_rows(source, ["" if name is None else name for name in rows[0]], rows[1:], reading, notes)
+    width = max(map(len, rows))
+    _refuse_wide(source, len(rows), width, reading)
+    names, *cells = [[*row, *[None] * (width - len(row))] for row in rows]
+    return _table_of_rows(source, ["" if name is None else name for name in names], cells, reading, notes)
+
+
+def _refuse_wide(source: Source, rows: int, columns: int, reading: Reading) -> None:
+    """Refuse a few cells that are far apart, which make a table of many."""
+    what = f"{rows:,} rows of {columns:,} columns"
+    reading.refuse_large(source.name, _CELL * rows * columns, source.size, what)
 
 
 def _table_of_rows(

@@ -20,6 +20,7 @@ from verax.columns import Reading
 from verax.errors import InputError, OptionError, VeraxError
 
 STANDARD_INPUT = "-"
+_PACKERS = {b"BZh": "bzip2", b"\xfd7zXZ\0": "xz", b"\x28\xb5\x2f\xfd": "zstd", b"PK\x03\x04": "zip"}
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,10 @@ class Source:
             return given
         if isinstance(given, bytes | bytearray | memoryview):
             return cls("the bytes", bytes(given))
-        if given == STANDARD_INPUT:
+        if isinstance(given, str) and (not given or "\n" in given):
+            what = "an empty path" if not given else f"a text that begins {given[:20]!r}"
+            raise OptionError(f"a source of reports is {what}; give a path, or what a file holds as bytes")
+        if isinstance(given, str | Path) and str(given) == STANDARD_INPUT:
             return cls("standard input", _all_of(sys.stdin.buffer, "standard input", reading))
         if hasattr(given, "read"):
             name = getattr(given, "name", None)
@@ -100,6 +104,9 @@ class Source:
                 head = raw.peek(64)[:64]
             else:
                 reading.refuse_large(self.name, self.size, self.size, "text")
+            packer = next((name for magic, name in _PACKERS.items() if head.startswith(magic)), None)
+            if packer is not None:
+                raise InputError(f"{self.name}: packed by {packer}; unpack it, or pack it with gzip")
             halves = head[::2], head[1::2]
             wide = any(any(a) and b and not any(b) for a, b in (halves, halves[::-1]))
             if wide or head[:2] in (b"\xff\xfe", b"\xfe\xff"):

@@ -14,8 +14,8 @@ import numpy as np
 
 from verax.columns import Column, Reading, Table, header_of
 from verax.errors import InputError
-from verax.layout import names_a_task
 from verax.tables.source import Source, reason_of
+from verax.vocabulary import names_a_task
 
 _LONGEST_CELL = 10_000
 _LONGEST_LINE = 2**24
@@ -44,8 +44,8 @@ def _table_of_lines(source: Source, file: IO[str], reading: Reading, expected: s
     lines = chain.from_iterable(_pieces(source, file))
     first: list[str] = []
     for line in islice(lines, _MOST_BLANK):
-        first.append(line)
-        if line.strip(", \t;\r\n"):
+        first.append("" if line.startswith("sep=") else line)  # which spreadsheets write above the header
+        if first[-1].strip(", \t;|\r\n"):
             break
     mark = _delimiter(source, first[-1], reading) if first else ","
     reader = csv.reader(chain(first, lines), strict=True, delimiter=mark)
@@ -77,7 +77,7 @@ def _table_of_lines(source: Source, file: IO[str], reading: Reading, expected: s
         name: Column.of_floats(np.asarray(cells)) if cells.typecode == "d" else Column.of_codes(np.asarray(cells), each)
         for name, cells, each in zip(header, found, index, strict=True)
     }
-    return Table(source.name, columns, 2, blank, guarded=True)
+    return Table(source.name, columns, 2, blank, guarded=True, comma=mark == ";")
 
 
 def _pieces(source: Source, file: IO[str]) -> Iterator[Iterable[str]]:
@@ -116,8 +116,8 @@ def _rows_not_blank(
             blank.append(at)
         elif width and len(record) != width:
             raise InputError(
-                f"{source.name}, row {at}: the number of cells is {len(record)}, but the header has "
-                f"{width}; quote commas inside a cell"
+                f"{source.name}, row {at}: the number of cells is {len(record)}, but the header has {width}; "
+                + ("quote commas inside a cell" if width > 1 else "begin the file with the names of its columns")
             )
         else:
             rows.append(record)
@@ -131,12 +131,12 @@ def _delimiter(source: Source, header: str, reading: Reading) -> str:
     if source.endings[:1] == (".tsv",) or source.endings[:2] == (".gz", ".tsv"):
         return "\t"
     found = {}
-    for mark in ",;\t":
+    for mark in ",;\t|":
         try:
             found[mark] = [name.strip() for name in next(csv.reader([header], delimiter=mark))]
         except csv.Error:
             found[mark] = []
-    named = [mark for mark, names in found.items() if names_a_task(names, reading)]
+    named = [mark for mark, names in found.items() if names_a_task(names, reading.task_col)]
     if sum(len(found[mark]) > 1 for mark in named) > 1:
         raise InputError(
             f"{source.name}: the header {header.strip()!r} may be separated by {' or by '.join(map(repr, named))}; "

@@ -14,10 +14,10 @@ import numpy as np
 
 from verax.errors import ExtraMissing, InputError, OptionError
 from verax.labels import guarded
-from verax.layout import is_wide_agent
 from verax.reports import Reports
 from verax.tables.arrow import WRITTEN
 from verax.tables.source import reason_of
+from verax.vocabulary import is_wide_agent
 
 
 def refuse_overwriting(target: str | os.PathLike[str] | None, *inputs: object) -> None:
@@ -72,14 +72,18 @@ def write(reports: Reports, path: str | os.PathLike[str], *, wide: bool = False)
     >>> write(Reports.of(labels=[[0, 1, -1]]), path); read(path)
     Reports(1 agents, 3 tasks, 2 classes, 1 abstention)
     """
+    if not isinstance(reports, Reports) or not isinstance(path, str | os.PathLike):
+        held = f"a {type(reports).__name__} to {path!r}"
+        raise OptionError(f"{held}: give the reports, as verax.read returns them, and a path")
     target = Path(path)
-    if target.suffix.lower() == ".npz":
+    ending = target.suffix.lower()
+    if ending == ".npz":
         write_atomically(target, lambda file: np.savez_compressed(file, **arrays_of(reports)))
         return
-    if target.suffix.lower() == ".npy":
-        raise InputError(f"{path}: an NPY has room for one array only; name the file .npz, .parquet or .csv")
+    if ending not in ("", ".csv", ".txt", ".parquet", ".pq"):
+        raise OptionError(f"{path}: reports are written as .csv, .parquet or .npz; name the file so")
     columns = wide_columns(reports) if wide else reports.long_columns()
-    if target.suffix.lower() in (".parquet", ".pq"):
+    if ending in (".parquet", ".pq"):
         write_atomically(target, lambda file: write_parquet(columns, file))
     else:
         write_atomically(target, lambda file: write_csv(columns, file))
