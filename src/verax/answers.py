@@ -162,7 +162,7 @@ class Answers:
         if cells > MOST_DENSE:
             raise InputError(
                 f"{len(self):,} answers of {self.shape[0]:,} agents on {self.shape[1]:,} tasks are held one by one, "
-                f"and what was asked needs all {cells:,} cells, more than {MOST_DENSE:,}; score by zero-one or ca "
+                f"and what was asked needs all {cells:,} cells, more than {MOST_DENSE:,}; score by a rule of labels "
                 "against peers, truth or the consensus, or give fewer agents or tasks"
             )
         found = np.full(self.shape, -1, dtype=self.label.dtype)
