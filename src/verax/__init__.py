@@ -21,6 +21,7 @@ Liu & Wei, "Incentives for Federated Learning: a Hypothesis Elicitation Approach
     Theorem 6, Algorithm 2, Theorem 10          market.market(submissions, survey=..., seed=...)
     one agent beside another, paired           compare(reports, a, b)
     who shares errors, and what all are worth  independence(reports, truth)
+    few labels and many answers, PPI++          plan_labels(reports, 50); estimate_accuracies(reports, truth, plan)
     paying by the score                         pay(scores, budget=...); rounds.Rounds for the record
     beyond the paper                            rules.pmi, public signals (joint.Public), audit: OVERCONFIDENT, COPIES
 
@@ -41,11 +42,13 @@ from verax.payments import Payment, Payments, pay
 from verax.public import Public
 from verax.reports import Reports
 from verax.score import Mechanism, Score, Scores, score
+from verax.spotcheck import Accuracies, SpotCheck, estimate_accuracies, plan_labels
 from verax.tables import read, read_public, read_truth, write
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "Accuracies",
     "Certificate",
     "Comparisons",
     "ConflictError",
@@ -63,12 +66,15 @@ __all__ = [
     "Reports",
     "Score",
     "Scores",
+    "SpotCheck",
     "VeraxError",
     "audit",
     "compare",
+    "estimate_accuracies",
     "independence",
     "misreport",
     "pay",
+    "plan_labels",
     "read",
     "read_public",
     "read_truth",

@@ -14,7 +14,7 @@ import click
 import typer
 from typer.core import TyperGroup
 
-from verax.cli import compare, key, money, reproduce, rounds, score
+from verax.cli import compare, key, money, plan, reproduce, rounds, score
 from verax.cli.options import as_options, option_names
 from verax.errors import VeraxError
 
@@ -68,7 +68,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 for command in (
-    score.score, score.audit, compare.compare, money.pay, money.market, reproduce.reproduce, reproduce.demo
+    score.score, score.audit, compare.compare, plan.plan, money.pay, money.market, reproduce.reproduce, reproduce.demo
 ):  # fmt: skip
     app.command()(command)
 app.add_typer(rounds.app, name="round")

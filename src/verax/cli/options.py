@@ -11,7 +11,7 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from inspect import Parameter, Signature, signature
 from pathlib import Path
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from verax.kernels import Engine
     from verax.plan import Mechanism
+    from verax.spotcheck import SpotCheck
 
 
 def _rules_that(asked: Callable[[Any], Any]) -> str:
@@ -153,6 +154,36 @@ class PairedOptions(ReadingOptions, KnownOptions, AgainstOptions):
 @dataclass(frozen=True)
 class QuestionOptions(PairedOptions, MechanismOptions):
     """All that `verax score` and `verax audit` are asked alike."""
+
+
+@dataclass(frozen=True)
+class SpotCheckOptions(ReadingOptions):
+    """Which tasks to label, and the labels there are."""
+
+    label: int | None = _asked("How many tasks to label.", metavar="K")
+    wanted: float | None = _asked("In place of a number: label until every expected standard error is this small.")
+    about: str | None = _asked("order (default) or accuracy: what the labels are to tell.")
+    seed: str | None = _asked("Any text; the same text draws the same tasks. A fresh one if not given.")
+    truth: Path | None = _asked("The labels there are: task,label, or NPY; an empty label is none.")
+    since: Path | None = _asked("The plan that asked for these labels, or that more labels are to go on from.", None,
+                                "--from", "PLAN.json")  # fmt: skip
+    csv: Path | None = _asked("Write the tasks to label to this file: task,label, the labels empty.")
+
+    def drawing(self, before: SpotCheck | None) -> dict[str, Any]:
+        """How tasks are drawn: as was asked, or as the plan before did, so that its tasks come first again."""
+        if before is None:
+            return {"about": self.about or "order", "seed": self.seed}
+        if self.about not in (None, before.about) or self.seed not in (None, before.seed):
+            raise OptionError("more labels are drawn as the plan before drew them; leave about= and seed= out")
+        return {"about": before.about, "seed": before.seed}
+
+    def refuse_planning(self) -> None:
+        """Refuse what says how to draw where nothing is drawn."""
+        for name in ("about", "seed", "csv"):
+            if getattr(self, name) is not None:
+                raise OptionError(
+                    f"{name}= is for planning, and these labels are there; give label= too, or leave it out"
+                )
 
 
 @dataclass(frozen=True)
@@ -313,6 +344,13 @@ def write_text(path: Path, text: str) -> None:
     from verax.tables import write_atomically
 
     write_atomically(path, lambda file: file.write(text.encode()))
+
+
+def write_empty_labels(path: Path, tasks: Sequence[str]) -> None:
+    """A file of tasks, with a column for their labels."""
+    from verax.tables.writing import write_atomically, write_csv
+
+    write_atomically(path, lambda file: write_csv({"task": tasks, "label": [""] * len(tasks)}, file))
 
 
 def read_document(path: Path) -> Any:
