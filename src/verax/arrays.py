@@ -14,7 +14,7 @@ import numpy.typing as npt
 from verax import layout
 from verax.columns import Column, Reading, Table, text_of
 from verax.errors import InputError
-from verax.labels import MOST_CLASSES, Array, Floats, checked_names, clean, some
+from verax.labels import MOST_CLASSES, Array, Floats, checked_names, clean, number, some
 from verax.layout import Laid, Roles, laid_out
 from verax.vocabulary import LABEL, TRUE
 
@@ -193,6 +193,18 @@ def texts_by_task(truth: Mapping[Any, Any], source: str) -> dict[str, str]:
         twice = next(task for task in map(str, truth) if task not in found)
         raise InputError(f"{source}: two names of tasks become one, such as {twice!r}; keep one")
     return found
+
+
+def labels_spelled(truth: Array, tasks: Sequence[str], classes: Sequence[str]) -> dict[str, str] | None:
+    """Whole numbers as the labels they spell, where labels are other numbers than their places among the classes.
+
+    >>> labels_spelled(np.array([2, -1]), ["a", "b"], ["1", "2"]), labels_spelled(np.array([1]), ["a"], ["cat", "dog"])
+    ({'a': '2'}, None)
+    """
+    if [*classes] == [*map(str, range(len(classes)))] or not all(map(number, classes)):
+        return None
+    unknown = () if "-1" in classes else (-1,)
+    return {task: str(label) for task, label in zip(tasks, truth.tolist(), strict=True) if label not in unknown}
 
 
 def refuse_strangers(source: str, truth: Collection[str], classes: Collection[str]) -> None:

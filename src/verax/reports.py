@@ -5,7 +5,7 @@ Every refusal is one sentence: what was seen, where, what was expected, what to 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -36,36 +36,7 @@ from verax.labels import class_order as class_order
 from verax.labels import narrow as narrow
 from verax.labels import some as some
 from verax.layout import Laid, Roles, laid_out
-
-
-@dataclass(frozen=True)
-class Shape:
-    """How much there is to score: all that a mechanism must know of reports to be planned.
-
-    `known` counts the tasks with a truth; `public` is the kind of public signal, strata or features.
-
-    >>> Shape(agents=3, tasks=100, classes=2).rows
-    False
-    """
-
-    agents: int
-    tasks: int
-    classes: int
-    rows: bool = False
-    sparse: bool = False
-    known: int = 0
-    public: str | None = None
-
-    def check(self, source: str = "the reports") -> None:
-        """Refuse what is too little to score."""
-        if not self.agents:
-            raise InputError(f"{source}: no agent; give at least one column or row of reports")
-        if self.tasks < 2:
-            raise InputError(f"{source}: only {self.tasks} task; scoring needs at least two tasks")
-        if self.classes < 2:
-            raise InputError(
-                f"{source}: only {self.classes} class seen; scoring needs two: name all classes with classes="
-            )
+from verax.shape import Shape as Shape
 
 
 @dataclass(frozen=True, eq=False)
@@ -367,7 +338,7 @@ class Reports:
                 f"{source}: truth of shape {array.shape} and type {array.dtype}; "
                 f"give one integer for each of {len(self.tasks)} tasks"
             )
-        if not self.classes_given and (names := self._names_beside(array)) is not None:
+        if not self.classes_given and (names := arrays.labels_spelled(array, self.tasks, self.classes)) is not None:
             return self._with_truth_of(names, source)
         low, high = (int(array.min()), int(array.max())) if array.size else (0, 0)
         if low < -1 or high >= (len(self.classes) if self.classes_given else MOST_CLASSES):
@@ -375,19 +346,10 @@ class Reports:
                 f"{source}: unknown label {low if low < -1 else high} in the truth; "
                 f"give 0 to {len(self.classes) - 1}, or -1 where it is not known"
             )
-        more = tuple(str(i) for i in range(len(self.classes), high + 1))
-        classes = self.classes + more
+        classes = (*self.classes, *map(str, range(len(self.classes), high + 1)))
         said = () if all(map(number, classes)) else (f"{source}: whole numbers are places among {some(classes)}",)
         notes = self.notes if self.classes_given else (*self.notes, *said)
         return replace(self, truth=narrow(array, len(classes)), classes=classes, notes=notes)
-
-    def _names_beside(self, truth: Array) -> dict[str, str] | None:
-        """Whole numbers as the labels they spell, where labels are other numbers than their places."""
-        places = tuple(map(str, range(len(self.classes))))
-        if self.classes == places or not all(map(number, self.classes)):
-            return None
-        unknown = () if "-1" in self.classes else (-1,)
-        return {t: str(label) for t, label in zip(self.tasks, truth.tolist(), strict=True) if label not in unknown}
 
     def _with_truth_of(self, truth: Mapping[str, str], source: str) -> Reports:
         known = [truth.get(task) or None for task in self.tasks]
@@ -410,15 +372,10 @@ class Reports:
         reports = self.over_classes(class_order({*self.classes, *names.values()}))
         place = {c: i for i, c in enumerate(reports.classes)}
         codes = np.array([-1 if x is None else place[names[x]] for x in known])
-        said = [
-            *spelling_note({x: name for x, name in names.items() if x != name}, "the truth: "),
-            *self._lost_beside(truth, [x for x in seen if x not in index], source),
-        ]
+        shared, unsaid = len(truth.keys() & {*self.tasks}), [x for x in seen if x not in index]
+        said = spelling_note({x: name for x, name in names.items() if x != name}, "the truth: ")
+        said += arrays.lost_notes(source, len(truth), len(truth) - shared, len(self.tasks) - shared, unsaid)
         return replace(reports, truth=narrow(codes, len(place)), notes=(*self.notes, *said))
-
-    def _lost_beside(self, truth: Mapping[str, str], unsaid: Sequence[str], source: str) -> Iterator[str]:
-        shared = len(truth.keys() & {*self.tasks})
-        return arrays.lost_notes(source, len(truth), len(truth) - shared, len(self.tasks) - shared, unsaid)
 
     def over_classes(self, classes: tuple[str, ...]) -> Reports:
         """The same reports over a larger set of classes, unless theirs were given."""
