@@ -16,13 +16,13 @@ dropped and named, and a round in which nothing is left stops loudly. When a mod
     first    in the first round, before anything informative was broadcast (the default)
     every    in every round, with what everybody knows taken out: the broadcast, its predecessors and their variations
     report   once, on a model that each client trains from the initial one for this purpose
+    exam     in every round, on labels that others hold back (`sitting`); paid once, at the end (`pay_exam`)
 
 Payments go through `rounds`: what an `Outcome` shows is what that settlement paid by, and anybody can compute it again.
 """
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -35,24 +35,42 @@ import numpy.typing as npt
 
 from verax.echo import BUFFERS, KINSHIP, Weights, buffers_among, echo_test, public_features
 from verax.errors import InputError, OptionError, VeraxError
+from verax.payments import Payments
 from verax.payroll import Outcome, Payroll
-from verax.received import Encoded, Model, Predict, Question, Received, Refused, Reply, Work, cast_model, checked_model
+from verax.received import (
+    Encoded,
+    Model,
+    Predict,
+    Question,
+    Received,
+    Refused,
+    Reply,
+    Work,
+    cast_model,
+    checked_model,
+    digest_of,
+    nothing_left,
+)
 from verax.reports import Reports, some
 from verax.rounds import Settlement
 from verax.rules import resolve
 from verax.score import Scores, score
+from verax.sitting import Examination, Sitting
 from verax.tables import write_atomically
 
-__all__ = ["PROTOCOLS", "Encoded", "Model", "Outcome", "Payroll", "Predict", "Received", "Referee", "Reply", "Work"]
+__all__ = [
+    "PROTOCOLS", "Encoded", "Model", "Outcome", "Payroll", "Predict", "Received", "Referee", "Reply", "Sitting", "Work",
+]  # fmt: skip
 
-Protocol = Literal["first", "every", "report"]
-PROTOCOLS = ("first", "every", "report")
+Protocol = Literal["first", "every", "report", "exam"]
+PROTOCOLS = ("first", "every", "report", "exam")
 WEIGHTS = ("equal", "score")
 ON_ALL_DROPPED = ("stop", "plain")
 CLAIMED = "claimed"
 PAID_OPTIONS = ("rule", "over", "sign", "floor")
 _WORKERS = 4  # first models that are kept
-_KEPT = {"first": 1, "every": 4, "report": 1}  # how many broadcasts are remembered besides the very first
+_EVERY_ROUND = ("every", "exam")
+_KEPT = {"first": 1, "every": 4, "report": 1, "exam": 4}  # how many broadcasts are remembered besides the very first
 
 
 @dataclass(eq=False)
@@ -70,7 +88,8 @@ class Referee:
     scored round. `options` go to `verax.score`: rule, over, sign, floor; `features` to `echo.public_features`.
     `kinship` is what `echo.echo_test` asks of an update before it is paid; None leaves that out.
     `imitate(broadcasts)` gives groups of models that the server makes itself without anybody's labels, such as the
-    broadcast trained on the pool with random labels; what they hold is public too.
+    broadcast trained on the pool with random labels; what they hold is public too. `exam`: what protocol `exam`
+    examines on.
 
     >>> def predict(model, pool):
     ...     return (pool > model["at"]).astype(int)
@@ -90,6 +109,7 @@ class Referee:
     _: KW_ONLY
     protocol: Protocol = "first"
     payroll: Payroll | None = None
+    exam: Sitting | None = None
     gold: npt.ArrayLike | Mapping[int, int] | None = None
     weights: str = "equal"
     sizes: Mapping[str, float] | Literal["claimed"] | None = None
@@ -110,6 +130,10 @@ class Referee:
         """Refuse, before anybody trains, what no round could be scored or paid by."""
         if self.protocol not in PROTOCOLS:
             raise OptionError(f"protocol is {self.protocol!r}; choose one of {', '.join(PROTOCOLS)}")
+        if (self.protocol == "exam") != (self.exam is not None):
+            raise OptionError("protocol='exam' and exam=Sitting(...) go together; give both or neither")
+        if self.exam is not None and self.payroll is not None:
+            raise OptionError("an exam is paid once, at its end, by pay_exam; leave payroll out")
         if self.weights not in WEIGHTS:
             raise OptionError(f"weights is {self.weights!r}; choose one of {', '.join(WEIGHTS)}")
         if self.on_all_dropped not in ON_ALL_DROPPED:
@@ -140,11 +164,15 @@ class Referee:
         self._played = self._ahead = 0  # rounds of this process, and those before it
         self._informed = False  # whether anything but the first model has been broadcast
         self._question = Question(self.pool, self.predict, len(self.tasks), len(self.classes))
+        self._examination = None
+        if self.exam is not None:
+            self._question = self.exam.asked_beside(self._question)
+            self._examination = Examination(self.exam, self._question, self.classes)
 
     @property
     def due(self) -> bool:
         """Whether the protocol scores the replies of the round that is being played."""
-        if self.protocol == "every":
+        if self.protocol in _EVERY_ROUND:
             return True
         return self.protocol == "first" and not self._informed and all(o.problem for o in self.outcomes)
 
@@ -169,7 +197,7 @@ class Referee:
         recent = [*self._history[1:], cast_model(model, self._types)][-_KEPT[self.protocol] :]
         self._history = [*self._history[:1], *recent]
         self._played += 1
-        self._first_digest = self._first_digest or _digest_of(recent[-1])
+        self._first_digest = self._first_digest or digest_of(recent[-1])
         with suppress(VeraxError):  # a ledger that cannot be read is said where it is written to
             self._resume()
 
@@ -190,7 +218,7 @@ class Referee:
             else:
                 works[reply.agent] = work
         if alone and not works and set(dropped) - failed and self.on_all_dropped == "stop":
-            raise InputError(_nothing_left(dropped))
+            raise InputError(nothing_left(dropped))
         silent = sorted(set(asked) - set(works) - set(dropped))
         self._told |= {*asked, *works, *dropped}
         return Received(tuple(works[agent] for agent in sorted(works)), dropped | dict.fromkeys(silent, "no reply"))
@@ -231,7 +259,7 @@ class Referee:
         except VeraxError as error:
             outcome = Outcome(self.number, None, dropped=received.dropped, problem=str(error))
         self.outcomes.append(outcome)
-        if self.protocol != "every" and not outcome.problem:
+        if self.protocol not in _EVERY_ROUND and not outcome.problem:
             said = {work.agent: work.said for work in received.works if work.agent not in outcome.unpaid}
             self._firsts, self._paid_first = said, len(said)
         if self.pages is not None:
@@ -244,7 +272,7 @@ class Referee:
         Those who were never asked before, and so hold nothing informative as far as the referee knows. Under `every`
         there are none, as every round is paid.
         """
-        if self.protocol == "every" or not self._informed or not self._firsts:
+        if self.protocol in _EVERY_ROUND or not self._informed or not self._firsts:
             return []
         return sorted(set(asked) - self._told)
 
@@ -309,6 +337,11 @@ class Referee:
 
     def _scored_round(self, received: Received) -> Outcome:
         works, dropped = received.works, received.dropped
+        if self._examination is not None:
+            imitated = self.imitate(self._history) if self.imitate is not None else ()
+            still = buffers_among(self._types, names=self.buffers)
+            marked = self._examination.sit(self._history, works, imitated, still, self.seed)
+            return Outcome(self.number, marked, dropped=dropped)
         if len(works) < 2:
             raise InputError(f"{len(works)} replies can be scored; two at least are needed")
         reports = self._reports_of(works)
@@ -326,10 +359,21 @@ class Referee:
         outcome = self._paid_round(reports, unpaid=tuple(sorted(unpaid)), public=signal)
         return replace(outcome, dropped=dropped, unpaid=unpaid)
 
+    def pay_exam(self, budget: str, full_marks: str, *, deposit: str | None = None, **terms: Any) -> Payments:
+        """What the exam pays over all rounds so far: a score of `full_marks` earns budget/K, and more earns no more.
+
+        One gate stands before all, or with a `deposit` pay is signed (`payments.pay_marks`). Copies are paid as one,
+        and a share of what a member earns that examines rides on agreeing with the other examiners.
+        """
+        if self._examination is None:
+            raise OptionError("there is no exam to be paid for; give protocol='exam' and exam=Sitting(...)")
+        asked = {"budget": budget, "full_marks": full_marks, "deposit": deposit, **terms}
+        return self._examination.payments(self._reports_of, **asked)
+
     def _paid_round(self, reports: Reports, **asked: Any) -> Outcome:
         """The round of these reports in the ledger, from its beginning to its settlement."""
         assert self.payroll is not None
-        name = self.payroll.begin(self.name, self.number, _digest_of(self._history[-1]))
+        name = self.payroll.begin(self.name, self.number, digest_of(self._history[-1]))
         truth = None if self._gold is None else tuple(self._gold.tolist())
         spec = self.payroll.spec(
             name, **{"tasks": self.tasks, "classes": self.classes, "truth": truth, **self.options, **asked}
@@ -343,7 +387,7 @@ class Referee:
         return Outcome(number, settled.scores, amounts, round=round, copies=twins, payments=settled.payments)
 
     def _reports_of(self, works: Sequence[Work]) -> Reports:
-        said, names = [w.said for w in works], [w.agent for w in works]
+        said, names = [w.said[: len(self.tasks)] for w in works], [w.agent for w in works]
         if all(s.ndim == 1 for s in said):
             return Reports.of(np.stack(said), agents=names, tasks=self.tasks, classes=self.classes)
         rows = np.stack(said).astype(np.float64)
@@ -418,7 +462,7 @@ class Referee:
     def _weighing_scores(self, works: Sequence[Work], outcome: Outcome | None) -> dict[str, float]:
         if len(works) < 2 or (self.weights != "score" and self.bar is None):
             return {}
-        paid_by = None if outcome is None or self.protocol == "every" or self._loses_only else outcome.scores
+        paid_by = None if outcome is None or self.protocol in _EVERY_ROUND or self._loses_only else outcome.scores
         found = paid_by or score(self._reports_of(works), self._gold)
         return dict.fromkeys((w.agent for w in works), 0.0) | {s.agent: s.score or 0.0 for s in found.scores}
 
@@ -433,23 +477,6 @@ class Referee:
 
 def _arrays_of(model: Model) -> Weights:
     return list(model.values())
-
-
-def _digest_of(model: Model) -> str:
-    """SHA-256 over names, shapes, types and numbers: the same model is known again after a restart."""
-    found = hashlib.sha256()
-    for name, array in model.items():
-        found.update(f"{name} {array.dtype.str} {array.shape}\n".encode())
-        found.update(np.ascontiguousarray(array).tobytes())
-    return found.hexdigest()
-
-
-def _nothing_left(dropped: Mapping[str, str]) -> str:
-    agent, why = min(dropped.items())
-    return (
-        f"all {len(dropped)} replies of the round were dropped ({agent}: {why}), so the model would stay as it is; "
-        "mend what they have in common, or give on_all_dropped='plain' to average such a round as it came"
-    )
 
 
 def _gold_labels(

@@ -8,6 +8,7 @@ everybody was sent is the caller's own, and is raised before anybody trains.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -230,3 +231,29 @@ def _fits(values: npt.NDArray[Any], type_: np.dtype[Any]) -> bool:
         return True
     limits = np.finfo(type_) if type_.kind == "f" else np.iinfo(type_)
     return float(limits.min) <= float(values.min()) and float(values.max()) <= float(limits.max)
+
+
+def digest_of(model: Model) -> str:
+    """SHA-256 over names, shapes, types and numbers: the same model is known again after a restart.
+
+    >>> digest_of({"at": np.zeros(1)}) == digest_of({"at": np.zeros(1, np.float32)})
+    False
+    """
+    found = hashlib.sha256()
+    for name, array in model.items():
+        found.update(f"{name} {array.dtype.str} {array.shape}\n".encode())
+        found.update(np.ascontiguousarray(array).tobytes())
+    return found.hexdigest()
+
+
+def nothing_left(dropped: Mapping[str, str]) -> str:
+    """What is said where no reply of a round can be used.
+
+    >>> nothing_left({"eve": "no model"})[:52]
+    'all 1 replies of the round were dropped (eve: no mod'
+    """
+    agent, why = min(dropped.items())
+    return (
+        f"all {len(dropped)} replies of the round were dropped ({agent}: {why}), so the model would stay as it is; "
+        "mend what they have in common, or give on_all_dropped='plain' to average such a round as it came"
+    )

@@ -1,0 +1,207 @@
+"""Protocol `exam`: replies are examined on labels that others hold back, round by round, and paid once."""
+
+from __future__ import annotations
+
+import importlib
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import riders
+from simulated import Client, clients, federate, initial, predict, train
+
+from verax.errors import InputError, OptionError
+from verax.exam import HeldBack
+from verax.federation import Payroll, Referee, Reply, Sitting
+from verax.innovations import public_moves
+
+CLASSES = tuple("abcd")
+MEMBERS, HELD = 5, 80
+
+
+def blobs(rng, n, width=30):
+    labels = rng.integers(0, len(CLASSES), n)
+    centres = np.random.default_rng(5).standard_normal((len(CLASSES), width)) * 0.5
+    return (centres[labels] + rng.standard_normal((n, width))).astype(np.float32), labels
+
+
+@pytest.fixture(scope="module")
+def world():
+    """Three rounds of members who keep a part of what they have, and a pool."""
+    rng = np.random.default_rng(0)
+    inputs, labels = blobs(rng, 3000)
+    members = clients(inputs[:1400], labels[:1400], [250] * MEMBERS, rng)
+    orders = [rng.permutation(len(m.labels)) for m in members]  # they come class by class
+    members = [Client(m.inputs[order], m.labels[order]) for m, order in zip(members, orders, strict=True)]
+    held = [HeldBack(m.inputs[:HELD], m.labels[:HELD], f"m{i}") for i, m in enumerate(members)]
+    working = [Client(m.inputs[HELD:], m.labels[HELD:]) for m in members]
+    played = list(federate(initial((30, 12, 4), rng), working, 4, rng, epochs=1))
+    return played[1:], inputs[1400:], held
+
+
+def named(weights):
+    return {str(n): a for n, a in enumerate(weights)}
+
+
+def rows(model, pool):
+    return predict(list(model.values()), pool).astype(np.float64)
+
+
+def sat(world, more=(), **terms):
+    """A referee that saw all rounds, with riders beside the members."""
+    played, pool, held = world
+    terms = {"exam": Sitting(held, copies=2)} | terms
+    referee = Referee(pool, rows, CLASSES, protocol="exam", **terms)
+    referee.broadcast(named(played[0].earlier[-1]))
+    for r in played:
+        replies = {f"m{i}": named(w) for i, w in enumerate(r.replies)}
+        rng = np.random.default_rng(1)
+        replies |= {name: named(ride(r.history, rng)) for name, ride in dict(more).items()}
+        outcome = referee.pay_round(named(r.broadcast), replies)
+        assert not outcome.problem and not outcome.amounts
+    return referee, outcome
+
+
+RIDERS = {"echo": riders.echo, "stale": riders.stale, "step": riders.extrapolated(1.0), "noise": riders.noised(0.3)}
+
+
+def test_who_works_is_paid_and_who_has_nothing_of_its_own_is_not(world):
+    referee, outcome = sat(world, RIDERS)
+    assert outcome.scores.mechanism.over == "median" and referee.due
+    for rider in ("echo", "stale", "step"):  # what is public, exactly
+        assert abs(outcome.scores[rider].score) < 1e-9
+    paid = referee.pay_exam("100.00", full_marks="0.05")
+    amounts = {p.agent: p.amount for p in paid.payments}
+    assert all(amounts[rider] == 0 for rider in RIDERS)
+    assert sum(amounts[f"m{i}"] > 0 for i in range(MEMBERS)) >= 4
+    assert sum(amounts.values()) + paid.residue == 10_000
+
+
+def test_scores_are_those_of_an_exam_on_the_same_tables(world):
+    """Beside the tables made by hand: pool and held-back inputs, models before, steps, noised copies."""
+    _, outcome = sat(world)
+    played, pool, held = world
+    sitting = Sitting(held, copies=2)
+    exam = sitting.exam(CLASSES)
+    inputs = np.concatenate([pool, *(h.inputs for h in held)])
+    history = [played[0].earlier[-1]]
+    for r in played:
+        history.append(r.broadcast)
+        models = sitting.public_models(history, (), 0)
+        assert len(models) == min(len(history) - 1, 2) + 3 + 4
+        tables = [np.mean([predict(w, inputs) for w in group], axis=0) for group in models]
+        now = predict(r.broadcast, inputs)
+        exam.sit(now, public_moves(now, tables), {f"m{i}": predict(w, inputs) for i, w in enumerate(r.replies)})
+    for s in exam.scores():
+        assert outcome.scores[s.agent].score == pytest.approx(s.score, abs=1e-7)
+        assert outcome.scores[s.agent].stderr == pytest.approx(s.stderr, rel=1e-4)
+
+
+def test_nobody_is_examined_on_its_own_examples(world):
+    """Labels of one member that are all wrong cannot touch its own score."""
+    _, _, held = world
+    lying = [HeldBack(held[0].inputs, (np.asarray(held[0].labels) + 1) % 4, "m0"), *held[1:]]
+    _, honest = sat(world)
+    _, lied = sat(world, exam=Sitting(lying, copies=2))
+    assert lied.scores["m0"] == honest.scores["m0"]
+    assert lied.scores["m1"].score < honest.scores["m1"].score
+
+
+def test_the_servers_own_labels_examine_everybody(world):
+    inputs, labels = blobs(np.random.default_rng(7), 300)
+    referee, outcome = sat(world, RIDERS, exam=Sitting([HeldBack(inputs, labels)], copies=2))
+    assert outcome.scores["m0"].references == 1 and outcome.scores["m0"].tasks == 300
+    assert outcome.scores["m0"].score > 3 * outcome.scores["m0"].stderr
+    with pytest.raises(OptionError, match=r"the deposit is 1\.00 and bad luck can take"):
+        referee.pay_exam("100.00", full_marks="0.05", deposit="1.00")
+    signed = referee.pay_exam("100.00", full_marks="0.05", deposit="50.00")
+    assert {p.agent: p.amount for p in signed.payments}["echo"] == 5000  # its deposit, and nothing with it
+
+
+def test_examples_are_promised_before_the_first_round(world):
+    _, _, held = world
+    promised = {h.holder: (h.commitment("salt"), "salt") for h in held}
+    assert Sitting(held, promised=promised).size == MEMBERS * HELD
+    other = HeldBack(held[0].inputs, held[1].labels, "m0")
+    with pytest.raises(InputError, match="'m0' has handed in other examples than it committed to"):
+        Sitting([other, *held[1:]], promised=promised)
+    with pytest.raises(InputError, match="no examples are held back"):
+        Sitting([])
+
+
+def test_an_exam_and_its_terms_go_together(world, tmp_path):
+    _, pool, held = world
+    with pytest.raises(OptionError, match="go together"):
+        Referee(pool, rows, CLASSES, protocol="exam")
+    with pytest.raises(OptionError, match="go together"):
+        Referee(pool, rows, CLASSES, exam=Sitting(held))
+    payroll = Payroll(str(tmp_path / "r.db"), budget="1.00")
+    with pytest.raises(OptionError, match="paid once, at its end, by pay_exam"):
+        Referee(pool, rows, CLASSES, protocol="exam", exam=Sitting(held), payroll=payroll)
+    with pytest.raises(OptionError, match="there is no exam"):
+        Referee(pool, rows, CLASSES).pay_exam("1.00", "0.1")
+
+
+def test_labels_alone_cannot_be_examined(world):
+    played, pool, held = world
+    referee = Referee(pool, lambda m, x: rows(m, x).argmax(1), CLASSES, protocol="exam", exam=Sitting(held))
+    outcome = referee.pay_round(named(played[0].broadcast), {"a": named(played[0].replies[0])})
+    assert "an exam needs probabilities" in outcome.problem
+
+
+def test_a_model_that_cannot_answer_for_held_back_inputs_is_dropped_alone(world):
+    played, pool, held = world
+
+    def predict_most(model, inputs):
+        if len(inputs) == HELD and np.array_equal(model["1"], played[0].replies[2][1]):
+            raise ZeroDivisionError
+        return rows(model, inputs)
+
+    referee = Referee(pool, predict_most, CLASSES, protocol="exam", exam=Sitting(held, copies=1))
+    sent = [Reply(f"m{i}", named(w)) for i, w in enumerate(played[0].replies)]
+    outcome = referee.pay_round(named(played[0].broadcast), sent)
+    assert list(outcome.dropped) == ["m2"] and "m0" in {s.agent for s in outcome.scores}
+
+
+def test_a_flower_app_may_ask_for_it(world):
+    """Three clients on a grid in this process, one of whom sends back what it was sent."""
+    pytest.importorskip("flwr", reason="flwr is not installed")
+    from flwr.app import Array, ArrayRecord
+    from flwr.serverapp.strategy import FedAvg
+
+    from flower_grid import Here, replied, sent
+    from verax.adapters.flower import PaidStrategy
+
+    played, pool, held = world
+
+    def works(number):
+        def answer(message):
+            model = [sent(message)[str(n)] for n in range(4)]
+            x, y = held[number].inputs, np.asarray(held[number].labels)
+            return replied(message, named(train(model, x, y, np.random.default_rng(number), epochs=3)))
+
+        return answer
+
+    found = PaidStrategy(
+        FedAvg(fraction_evaluate=0.0), pool, rows, CLASSES, protocol="exam", exam=Sitting(held[2:], copies=1)
+    )
+    clients = {1: works(0), 2: works(1), 3: lambda message: replied(message, sent(message))}
+    start = ArrayRecord({name: Array(a) for name, a in named(played[0].history[0]).items()})
+    found.start(Here(clients), start, num_rounds=2)
+    amounts = {p.agent: p.amount for p in found.referee.pay_exam("90.00", full_marks="0.5").payments}
+    assert amounts["3"] == 0 < min(amounts["1"], amounts["2"])
+
+
+def test_the_study_of_a_few_worlds_runs_on_a_small_one(monkeypatch):
+    study = importlib.import_module("examined")
+    rng = np.random.default_rng(3)
+    images, labels = blobs(rng, 3000, width=784)
+    small = SimpleNamespace(train_images=images, train_labels=labels, test_images=images[:300])
+    monkeypatch.setattr(study, "load", lambda *_, **__: small)
+    monkeypatch.setattr(study, "POOL", 200)
+    monkeypatch.setattr(study, "TRAIN", 2000)
+    monkeypatch.setattr(study, "SIZES", (60, 150))
+    monkeypatch.setattr(study, "SKEWS", {"IID": None})
+    shares, unpaid, kept = study.paid("nowhere", "IID", 0, "mean")
+    assert shares["echo"] == shares["stale"] == shares["step 1"] == 0
+    assert 0 <= unpaid <= 1 and 0 <= kept <= 1
