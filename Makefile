@@ -39,6 +39,7 @@ bench: $(VENV)/.dev
 	$(BIN)/python benchmarks/run.py
 	$(BIN)/python benchmarks/scoring.py
 	$(BIN)/python benchmarks/shards.py
+	$(BIN)/python benchmarks/sparse.py
 	$(BIN)/python benchmarks/ledger.py
 
 $(VENV)/.core: pyproject.toml

@@ -213,6 +213,33 @@ def of_gpu() -> str:
     return f"{table(['', *cases], rows)}\n\n{text}"
 
 
+def of_sparse() -> str:
+    """The figures of benchmarks/sparse.py: ways down, worlds across."""
+    found = json.loads((HERE / "results" / "sparse.json").read_text())
+    worlds = found["worlds"].values()
+    rows = [
+        [
+            way,
+            *(
+                f"{w['ways'][way]['processor seconds']['median']:.1f} s, {w['ways'][way]['megabytes']:,} MB"
+                for w in worlds
+            ),
+        ]
+        for way in next(iter(worlds))["ways"]
+    ]
+    head = [f"{name}: {w['meetings'] / 1e6:,.0f} million answers meet" for name, w in found["worlds"].items()]
+    apart = max(w["largest difference from DuckDB"] for w in worlds)
+    text = (
+        f"Runs: {found['runs']}. Processes that ran or waited when it began: {found['load before']:.1f} on "
+        f"{found['machine']['cores']} cores. Largest difference from DuckDB: {apart:.0e}. "
+        + ", ".join(
+            f"{name} {version}" for name, version in found["machine"].items() if name not in ("processor", "cores")
+        )
+        + "."
+    )
+    return f"{table(['', *head], rows)}\n\n{text}"
+
+
 def _timings(name: str, found: Any) -> dict[str, str]:
     if isinstance(found, dict) and set(found) == {"median", "min", "max"}:
         return {name: f"{duration(found['median'])} ({duration(found['min'])} to {duration(found['max'])})"}
@@ -234,7 +261,8 @@ def page(text: str, found: Found) -> str:
 
     def made(match: re.Match[str]) -> str:
         name = match[1]
-        text = of_gpu() if name == "gpu" else TABLES[name](found)
+        own = {"gpu": of_gpu, "sparse": of_sparse}
+        text = own[name]() if name in own else TABLES[name](found)
         if text.count("\n") == 1:  # a header alone
             text = (
                 f"Not measured yet: `python benchmarks/scoring.py --case {name} --out benchmarks/results/scoring.json`"

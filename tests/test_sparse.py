@@ -292,3 +292,27 @@ def test_real_crowds_have_the_skilled_references_of_their_arrays(name, by_cells)
     said, names = dense.answers, {"agents": dense.agents, "tasks": dense.tasks, "classes": dense.classes}
     sparse = Reports.of_answers(said.agent, said.task, said.label, **names)
     close(score(dense, over="skilled"), score(sparse, over="skilled"))
+
+
+def test_the_consensus_is_that_of_the_array():
+    for seed in range(40):
+        rng = default_rng(seed)
+        agents, tasks, classes = (int(rng.integers(*ends)) for ends in ((3, 30), (8, 120), (2, 5)))
+        truth = rng.integers(0, classes, tasks)
+        right = rng.random((agents, tasks)) < rng.uniform(0.2, 1.0, agents)[:, None]
+        labels = np.where(right, truth, rng.integers(0, classes, right.shape))
+        labels[rng.random(labels.shape) < rng.uniform(0.1, 0.8)] = -1
+        labels[:2, :2] = 0, 1
+        dense, sparse = both(labels, classes, rng)
+        asked = ({}, {"public": rng.integers(0, 2, tasks)})[seed % 2]
+        one, other = (score(reports, against="consensus", **asked) for reports in (dense, sparse))
+        assert one.warnings == other.warnings
+        for a, b in zip(one, other, strict=True):
+            assert (a.agent, a.tasks, a.references) == (b.agent, b.tasks, b.references)
+            assert (a.score is None) == (b.score is None)
+            # weights of words are whole units of 2^-32, which a last bit may turn into the next
+            assert a.score is None or np.allclose((a.score, a.stderr), (b.score, b.stderr), rtol=0, atol=1e-9)
+        mixed = [prepare(reports, mechanism=Mechanism(against="consensus")).mixtures for reports in (dense, sparse)]
+        i = int(rng.integers(agents))
+        said = labels[i] >= 0
+        assert np.allclose(*(each.of(i).soft[said] for each in mixed), rtol=0, atol=1e-8)

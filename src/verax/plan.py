@@ -22,7 +22,7 @@ AGAINST = ("truth", "peers", "hybrid", "consensus")
 OVER = ("mean", "median", "one", "skilled")
 _MIXTURES = {
     "skilled": "verax.mechanisms.skilled_meetings:skilled_references",
-    "consensus": "verax.mechanisms.consensus:Consensus",
+    "consensus": "verax.mechanisms.consensus_answers:consensus_references",
 }
 SIGNS = ("identity", "split", "plugin")
 

@@ -19,6 +19,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import numpy as np
 
@@ -31,9 +32,9 @@ _ALONE = 16  # agents, up to which each is left out alone
 _FOLDS = 8
 _MOST_PASSES, _STILL = 50, 1e-4  # of the fit, and the change of a belief at which it ends
 _PRIOR, _ROW_PRIOR, _RIGHT_PRIOR = 0.01, 0.01, 0.1  # answers that are taken as given before any is counted
-_BY_ONE_NUMBER = (1.0, 0.5)  # how much of a table is one number: at first, and then
+BY_ONE_NUMBER = (1.0, 0.5)  # how much of a table is one number: at first, and then
 _CELLS = 2**22  # of one-hot labels at a time
-_UNIT = 2.0**32  # log-odds are added in whole numbers of 1 / this, so that one is taken out again without a trace
+UNIT = 2.0**32  # log-odds are added in whole numbers of 1 / this, so that one is taken out again without a trace
 
 
 class Consensus(Mixtures):
@@ -88,13 +89,13 @@ class FoldsBelief:
     def of(cls, labels: Labels, fold: Ints, classes: int) -> FoldsBelief:
         """Fitted to the reports of agents outside the fold alone."""
         others = np.delete(np.arange(len(labels)), fold)
-        place = _places_by_appearance(labels[others], classes)
+        place = places_by_appearance(labels[others], classes)
         labels = np.append(place, -1)[labels]
         belief = consensus(labels[others], classes)
-        prior, tables = _tables_of(Said(labels[others], classes), belief, _BY_ONE_NUMBER[-1])
-        outside = _log_odds(Said(labels[others], classes), prior, _worth_of_words(tables))
-        _, tables = _tables_of(Said(labels[fold], classes), belief, _BY_ONE_NUMBER[-1])
-        units = np.rint(_worth_of_words(tables) * _UNIT).astype(np.int64)
+        prior, tables = tables_of(Said(labels[others], classes), belief, BY_ONE_NUMBER[-1])
+        outside = log_odds(Said(labels[others], classes), prior, worth_of_words(tables))
+        _, tables = tables_of(Said(labels[fold], classes), belief, BY_ONE_NUMBER[-1])
+        units = np.rint(worth_of_words(tables) * UNIT).astype(np.int64)
         words = dict(zip(fold.tolist(), np.pad(units, ((0, 0), (0, 0), (0, 1))), strict=True))
         inside = np.zeros((labels.shape[1], classes), dtype=np.int64)
         for i, word in words.items():
@@ -103,13 +104,13 @@ class FoldsBelief:
 
     def without(self, i: int) -> Floats:
         """What everybody but agent i believes: rows (N, L), of zeros where nobody else answered."""
-        logs = self.outside + (self.inside - self.words[i][:, self.labels[i]].T) / _UNIT
+        logs = self.outside + (self.inside - self.words[i][:, self.labels[i]].T) / UNIT
         heard = self.answers > (self.labels[i] >= 0)
         belief = normal(np.exp(logs - logs.max(1, keepdims=True)))
         return np.where(heard[:, None], belief, 0.0)[:, self.place]
 
 
-def _places_by_appearance(labels: Labels, classes: int) -> Ints:
+def places_by_appearance(labels: Labels, classes: int) -> Ints:
     """Each label's place in the order in which labels are first said, so that their names change no sum."""
     seen, first = np.unique(labels, return_index=True)
     at = np.full(classes, labels.size)
@@ -137,6 +138,43 @@ class Said:
                 self.held.append(block)
             yield block
 
+    def votes(self) -> Floats:
+        """How often each label is said on each task: (N, L)."""
+        return np.stack([(self.labels == k).sum(0) for k in range(self.classes)], axis=1).astype(np.float64)
+
+    def counted(self, belief: Floats) -> Floats:
+        """How often each agent says one label where another is believed, as far as it is: (K, L, L)."""
+        counts = np.zeros((len(self.labels), self.classes, self.classes))
+        for some, hot in self:
+            for k in range(self.classes):
+                counts[:, :, k] += hot[k] @ belief[some]
+        return counts
+
+    def added(self, worth: Floats) -> Floats:
+        """What is worth (K, L, L) is said on each task, all agents together: (N, L)."""
+        found = np.zeros((self.labels.shape[1], self.classes))
+        for some, hot in self:
+            for k in range(self.classes):
+                found[some] += hot[k].T @ worth[:, :, k]
+        return found
+
+
+class Voices(Protocol):
+    """Who says what, as far as a fit goes: labels in an array, or one by one."""
+
+    @property
+    def classes(self) -> int:
+        """How many labels there are."""
+
+    def votes(self) -> Floats:
+        """How often each label is said on each task."""
+
+    def counted(self, belief: Floats) -> Floats:
+        """How often each agent says one label where another is believed."""
+
+    def added(self, worth: Floats) -> Floats:
+        """What is worth is said on each task."""
+
 
 def consensus(labels: Labels, classes: int) -> Floats:
     """The labels' chances that tables of these agents and what they said make of each other: rows (N, L).
@@ -147,13 +185,17 @@ def consensus(labels: Labels, classes: int) -> Floats:
     >>> consensus(labels, 2).argmax(1).tolist(), float(consensus(labels, 2)[5].sum())
     ([0, 1, 1, 0, 1, 0], 0.0)
     """
-    said = Said(labels, classes)
-    belief = normal(np.stack([(labels == k).sum(0) for k in range(classes)], axis=1).astype(np.float64))
+    return fitted(Said(labels, classes))
+
+
+def fitted(said: Voices) -> Floats:
+    """The chances of the labels and the tables of those who said them, each made of the other until both stay."""
+    belief = normal(said.votes())
     heard = belief.sum(1, keepdims=True) > 0
-    for share in _BY_ONE_NUMBER:
+    for share in BY_ONE_NUMBER:
         for _ in range(_MOST_PASSES):
-            prior, tables = _tables_of(said, belief, share)
-            logs = _log_odds(said, prior, np.log(tables))
+            prior, tables = tables_of(said, belief, share)
+            logs = log_odds(said, prior, np.log(tables))
             again = np.where(heard, normal(np.exp(logs - logs.max(1, keepdims=True))), 0.0)
             moved, belief = float(np.abs(again - belief).max(initial=0.0)), again
             if moved < _STILL:
@@ -161,13 +203,9 @@ def consensus(labels: Labels, classes: int) -> Floats:
     return belief
 
 
-def _tables_of(said: Said, belief: Floats, share: float) -> tuple[Floats, Floats]:
+def tables_of(said: Voices, belief: Floats, share: float) -> tuple[Floats, Floats]:
     """The shares of labels (L,), and what each agent says of each, a share of it by one number: (K, L, L)."""
-    classes = said.classes
-    counts = np.zeros((len(said.labels), classes, classes))
-    for some, hot in said:
-        for k in range(classes):
-            counts[:, :, k] += hot[k] @ belief[some]
+    classes, counts = said.classes, said.counted(belief)
     whole = counts.sum((1, 2)) + _RIGHT_PRIOR * classes
     right = ((np.trace(counts, axis1=1, axis2=2) + _RIGHT_PRIOR) / whole)[:, None, None]
     even = np.where(np.eye(classes, dtype=bool), right, (1 - right) / (classes - 1))
@@ -176,17 +214,13 @@ def _tables_of(said: Said, belief: Floats, share: float) -> tuple[Floats, Floats
     return prior / prior.sum(), share * even + (1 - share) * counted
 
 
-def _worth_of_words(tables: Floats) -> Floats:
+def worth_of_words(tables: Floats) -> Floats:
     """What saying a label adds to the log-odds of each, counted by how far the agent is from chance: (K, L, L)."""
     classes = tables.shape[1]
     right = np.trace(tables, axis1=1, axis2=2) / classes
     return np.asarray(np.maximum((right * classes - 1) / (classes - 1), 0.0)[:, None, None] * np.log(tables))
 
 
-def _log_odds(said: Said, prior: Floats, worth: Floats) -> Floats:
+def log_odds(said: Voices, prior: Floats, worth: Floats) -> Floats:
     """The prior and all that was said put together: (N, L), up to what is the same for all labels."""
-    found = np.tile(np.log(prior), (said.labels.shape[1], 1))
-    for some, hot in said:
-        for k in range(said.classes):
-            found[some] += hot[k].T @ worth[:, :, k]
-    return found
+    return np.asarray(np.log(prior) + said.added(worth))
