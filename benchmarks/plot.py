@@ -216,28 +216,23 @@ def of_gpu() -> str:
 def of_sparse() -> str:
     """The figures of benchmarks/sparse.py: ways down, worlds across."""
     found = json.loads((HERE / "results" / "sparse.json").read_text())
-    worlds = found["worlds"].values()
-    rows = [
-        [
-            way,
-            *(
-                f"{w['ways'][way]['processor seconds']['median']:.1f} s, {w['ways'][way]['megabytes']:,} MB"
-                for w in worlds
-            ),
-        ]
-        for way in next(iter(worlds))["ways"]
-    ]
+    worlds = [*found["worlds"].values()]
+    rows = [[way, *(_cost(w["ways"].get(way)) for w in worlds)] for way in worlds[0]["ways"]]
     head = [f"{name}: {w['meetings'] / 1e6:,.0f} million answers meet" for name, w in found["worlds"].items()]
     apart = max(w["largest difference from DuckDB"] for w in worlds)
+    machine = found["machine"]
+    versions = ", ".join(f"{name} {machine[name]}" for name in machine if name not in ("processor", "cores"))
     text = (
-        f"Runs: {found['runs']}. Processes that ran or waited when it began: {found['load before']:.1f} on "
-        f"{found['machine']['cores']} cores. Largest difference from DuckDB: {apart:.0e}. "
-        + ", ".join(
-            f"{name} {version}" for name, version in found["machine"].items() if name not in ("processor", "cores")
-        )
-        + "."
+        f"Median of {found['runs']}; {found['load before']:.0f} processes ran or waited on {machine['cores']} cores "
+        f"when it began, which makes processor seconds longer. Largest difference from DuckDB: {apart:.0e}. {versions}."
     )
     return f"{table(['', *head], rows)}\n\n{text}"
+
+
+def _cost(figures: Found | None) -> str:
+    if figures is None:
+        return "not measured"
+    return f"{figures['processor seconds']['median']:.1f} s, {figures['megabytes']:,} MB"
 
 
 def _timings(name: str, found: Any) -> dict[str, str]:

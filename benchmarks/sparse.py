@@ -126,59 +126,61 @@ def spread(figures: Iterable[float]) -> dict[str, float]:
     return {"median": statistics.median(each), "least": min(each), "most": max(each)}
 
 
-def world_of(skewed: bool, asked: argparse.Namespace) -> dict[str, Any]:
-    """One world, scored every way."""
-    world = answers_of(skewed, asked.agents, asked.tasks, asked.answers)
-    each = np.bincount(world["task"], minlength=asked.tasks)
-    with tempfile.TemporaryDirectory() as folder:
-        paths = write(Path(folder), world)
-        ways = {
-            "arrays, mean over peers": (ARRAYS, "npz", ""),
-            "arrays, skilled": (ARRAYS, "npz", "over='skilled'"),
-            "Parquet, mean over peers": (FILE, "parquet", ""),
-            "CSV, mean over peers": (FILE, "csv", ""),
-            "DuckDB self-join": (JOIN, "npz", ""),
-        }
-        figures, scores = {}, {}
-        for name, (program, kind, option) in ways.items():
-            filled = program.format(asked=option, agents=asked.agents, gigabytes=asked.gigabytes)
-            figures[name], scores[name] = measured(filled, paths[kind], asked.runs)
-            shown = figures[name]
-            print(f"{name:28}{shown['processor seconds']['median']:9.2f} s{shown['megabytes']:7} MB", flush=True)
-    first, joined = scores["arrays, mean over peers"], scores["DuckDB self-join"]
-    both = [np.array_equal(first, scores[f"{kind}, mean over peers"], equal_nan=True) for kind in ("Parquet", "CSV")]
-    return {
-        "meetings": int((each.astype(np.int64) ** 2).sum()), "scored": int((~np.isnan(first)).sum()),
-        "ways": figures, "files give the same bits": all(both),
-        "largest difference from DuckDB": float(np.nanmax(np.abs(first - joined))),
-        "scored by both": bool((np.isnan(first) == np.isnan(joined)).all()),
-    }  # fmt: skip
+WAYS = {
+    "arrays, mean over peers": (ARRAYS, "npz", ""),
+    "DuckDB self-join": (JOIN, "npz", ""),
+    "Parquet, mean over peers": (FILE, "parquet", ""),
+    "CSV, mean over peers": (FILE, "csv", ""),
+    "arrays, skilled": (ARRAYS, "npz", "over='skilled'"),
+    "arrays, consensus": (ARRAYS, "npz", "against='consensus'"),
+}
+
+
+def compared(scores: dict[str, np.ndarray]) -> dict[str, Any]:
+    """Whether files give the bits that arrays do, and how far the self-join is from them."""
+    first = scores["arrays, mean over peers"]
+    files = [found for way, found in scores.items() if way in ("Parquet, mean over peers", "CSV, mean over peers")]
+    same = all(np.array_equal(first, each, equal_nan=True) for each in files)
+    found = {"scored": int((~np.isnan(first)).sum()), "files give the same bits": same}
+    if "DuckDB self-join" in scores:
+        joined = scores["DuckDB self-join"]
+        found["largest difference from DuckDB"] = float(np.nanmax(np.abs(first - joined)))
+        found["scored by both"] = bool((np.isnan(first) == np.isnan(joined)).all())
+    return found
 
 
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for name, number in (
-        ("agents", 100_000),
-        ("tasks", 100_000),
-        ("answers", 4_000_000),
-        ("runs", 3),
-        ("gigabytes", 8),
-    ):
+    sizes = {"agents": 100_000, "tasks": 100_000, "answers": 4_000_000, "runs": 3, "gigabytes": 8}
+    for name, number in sizes.items():
         options.add_argument(f"--{name}", type=int, default=number)
     options.add_argument("--out", type=Path)
     asked = options.parse_args()
     names = ("verax", "numpy", "numba", "pyarrow", "duckdb")
-    document = {
+    document: dict[str, Any] = {
         "command": f"python benchmarks/sparse.py --runs {asked.runs}",
         "machine": {"processor": platform.processor() or platform.machine(), "cores": len(os.sched_getaffinity(0)),
                     "python": platform.python_version(), **{name: version(name) for name in names}},
         "load before": round(os.getloadavg()[0], 2), "runs": asked.runs,
-        "agents": asked.agents, "tasks": asked.tasks, "answers": asked.answers,
-        "worlds": {name: world_of(skewed, asked) for name, skewed in (("even", False), ("skewed", True))},
+        "agents": asked.agents, "tasks": asked.tasks, "answers": asked.answers, "worlds": {},
     }  # fmt: skip
-    print(json.dumps({name: {k: v for k, v in w.items() if k != "ways"} for name, w in document["worlds"].items()}))
-    if asked.out is not None:
-        asked.out.write_text(json.dumps(document, indent=1) + "\n")
+    with tempfile.TemporaryDirectory() as folder:
+        paths, scores = {}, dict[str, dict[str, np.ndarray]]()
+        for name, skewed in (("even", False), ("skewed", True)):
+            world = answers_of(skewed, asked.agents, asked.tasks, asked.answers)
+            (Path(folder) / name).mkdir()
+            paths[name], scores[name] = write(Path(folder) / name, world), {}
+            each = np.bincount(world["task"], minlength=asked.tasks)
+            document["worlds"][name] = {"meetings": int((each**2).sum()), "ways": {}}
+        for way, (program, kind, option) in WAYS.items():
+            filled = program.format(asked=option, agents=asked.agents, gigabytes=asked.gigabytes)
+            for name, found in document["worlds"].items():
+                found["ways"][way], scores[name][way] = measured(filled, paths[name][kind], asked.runs)
+                found |= compared(scores[name])
+                seconds, held = found["ways"][way]["processor seconds"]["median"], found["ways"][way]["megabytes"]
+                print(f"{name:8}{way:28}{seconds:9.2f} s{held:7} MB", flush=True)
+            if asked.out is not None:
+                asked.out.write_text(json.dumps(document, indent=1) + "\n")
 
 
 if __name__ == "__main__":

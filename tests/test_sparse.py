@@ -9,7 +9,7 @@ import pytest
 from numpy.random import default_rng
 from typer.testing import CliRunner
 
-from verax import InputError, Mechanism, Reports, audit, kernels, read, score, tables
+from verax import InputError, Mechanism, Reports, audit, compare, kernels, read, score, tables
 from verax.answers import Answers
 from verax.cli import app
 from verax.kernels import Engine
@@ -316,3 +316,11 @@ def test_the_consensus_is_that_of_the_array():
         i = int(rng.integers(agents))
         said = labels[i] >= 0
         assert np.allclose(*(each.of(i).soft[said] for each in mixed), rtol=0, atol=1e-8)
+
+
+def test_what_needs_the_array_gets_it_where_it_fits(by_cells):
+    (dense, sparse), truth, _ = world(7)
+    for asked in ({}, {"truth": truth}):
+        one, other = ([(c.code, c.agent, c.verdict) for c in audit(reports, **asked)] for reports in (dense, sparse))
+        assert one == other
+        assert compare(dense, **asked).to_json() == compare(sparse, **asked).to_json()
