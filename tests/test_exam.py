@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 
 from verax.errors import InputError, OptionError
-from verax.exam import Exam, HeldBack, balanced, marks, mean_mark, median_mark
+from verax.exam import Exam, ExamRecord, HeldBack
+from verax.examiners import Mark, balanced, loadings, marks, mean_mark, middle, pooled
 from verax.innovations import beside_peers, clipped, fitted, left_of, local_moves, public_moves
 from verax.payments import pay_marks
 from verax.plan import Mechanism
@@ -113,15 +114,15 @@ def test_innovations_marks_and_gates_are_the_oracles(oracle, seed):
 
 
 def test_rounds_are_added_up_before_anybody_is_judged(oracle):
-    exam, tables = None, []
+    exam, tables, y = None, [], world(3)[3]
+    prior = np.mean([world(seed)[1].mean(0) for seed in (3, 4, 5)], 0)
     for seed in (3, 4, 5):
         rng, p, models, _ = world(seed)
-        y = world(3)[3]
         replies = {"a": informed(rng, p, y), "b": noised(rng, p)}
         exam = exam or Exam(y, [None] * len(y), range(CLASSES), most=math.inf)
         exam.sit(p, public_moves(p, models), replies)
         u = oracle.innovations(np.stack([*replies.values()]) - p, oracle.public(p, models))
-        tables.append(oracle.scores(u, p, y, p.mean(0)))
+        tables.append(oracle.scores(u, p, y, prior))
     for i, s in enumerate(exam.scores()):
         assert s.score == pytest.approx(oracle.settle(np.stack(tables)[:, i], None), abs=1e-12)
     assert exam.rounds == 3
@@ -136,7 +137,7 @@ def test_what_is_public_has_no_innovation_and_no_mark():
     exam.sit(p, public, {"echo": p, "stale": models[0], "mixture": mixture, "worked": informed(rng, p, y)})
     for agent in ("echo", "stale", "mixture"):
         assert exam.scores()[agent].score == 0.0 and exam.scores()[agent].stderr == 0.0
-    verdicts = {c.agent: c.verdict for c in exam.certificates()}
+    verdicts = {c.agent: c.verdict for c in exam.sheet().certificates()}
     assert verdicts == {"echo": "fails", "stale": "fails", "mixture": "fails", "worked": "holds"}
 
 
@@ -259,9 +260,32 @@ def test_weights_give_labels_the_shares_of_the_pool_up_to_a_cap():
 
 def test_the_error_of_a_median_of_examiners_is_right():
     rng = np.random.default_rng(0)
-    found = [median_mark([rng.normal(0, 1, 50) for _ in range(9)]) for _ in range(2000)]
+    found = [middle([mean_mark(rng.normal(0, 1, 50)) for _ in range(9)]) for _ in range(2000)]
     spread = statistics.stdev(m.score for m in found)
     assert statistics.mean(m.stderr for m in found) == pytest.approx(spread, rel=0.06)
+
+
+def test_pooled_marks_are_the_mark_of_all_examples():
+    rng = np.random.default_rng(3)
+    parts = [rng.normal(i, 1 + i, 20 + 7 * i) for i in range(4)]
+    found, whole = pooled([mean_mark(psi) for psi in parts]), mean_mark(np.concatenate(parts))
+    assert found.score == pytest.approx(whole.score, abs=1e-13)
+    assert found.stderr == pytest.approx(whole.stderr, abs=1e-13)
+    assert (found.examples, found.examiners) == (whole.examples, 4)
+
+
+def test_a_ring_that_pleases_itself_is_told_from_the_larger_side_and_known_labels_turn_the_verdict():
+    """Two kinds of judge; each finds its own kind's replies good. Judges with more examples are no better for that."""
+    kinds = {"a": 1, "b": 1, "c": 1, "d": -1, "e": -1}
+    table = {
+        agent: {judge: Mark(0.1 * k * j, 0.02, 100) for judge, j in kinds.items() if judge != agent}
+        for agent, k in kinds.items()
+    }
+    found = loadings(table, [*kinds])
+    assert [found[h] > 0.5 for h in kinds] == [True, True, True, False, False]
+    known = {agent: by | {None: Mark(-0.1 * kinds[agent], 0.02, 10)} for agent, by in table.items()}
+    turned = loadings(known, [*kinds, None])
+    assert [turned[h] > 0.5 for h in kinds] == [False, False, False, True, True]
 
 
 def crowd(liars, seed=0, over="mean", riders=("rider",)):
@@ -291,7 +315,7 @@ def test_lying_examiners_below_one_half_cost_honest_members_little(liars, over, 
 
 def test_an_examiner_who_lies_is_found_and_pays_for_it():
     exam = crowd(3)
-    agreement = exam.agreement()
+    agreement = exam.sheet().agreement()
     assert [agreement[f"m{i}"] for i in range(3)] == [0, 0, 0]
     assert min(agreement[f"m{i}"] for i in range(3, 10)) > 0.5
     paid, whole = (
@@ -351,6 +375,27 @@ def test_a_short_stake_and_a_price_of_nothing_are_refused():
     for terms in ({"full_marks": "0"}, {"full_marks": "0.1", "deposit": "-1"}):
         with pytest.raises(OptionError, match="give amounts above 0"):
             pay_marks(listed(a=(0.1, 0.1)), budget="20.00", **terms)
+
+
+def test_an_exams_payments_are_computed_again_from_its_record_alone():
+    exam = crowd(3, over="trusted")
+    record = ExamRecord.of(exam, "mine", budget="100.00", full_marks="0.05", deposit="20.00", commitments={"m0": "abc"})
+    text = json.dumps(record.to_json())
+    again = ExamRecord.from_json(json.loads(text))
+    assert again.sheet().scores() == exam.scores() and again.payments() == record.payments()
+    agreement = exam.sheet().agreement()
+    assert record.payments() == pay_marks(
+        exam.scores(),
+        budget="100.00",
+        full_marks="0.05",
+        deposit="20.00",
+        exposure=exam.exposure(),
+        agreement=agreement,
+    )
+    other = ExamRecord.from_json(record.to_json() | {"labels": [0] * len(record.labels)})
+    assert other.payments() != record.payments()
+    with pytest.raises(InputError, match="take the record anew"):
+        ExamRecord.from_json(record.to_json() | {"worth": {"m0": "AAAA"}}).payments()
 
 
 def test_held_back_examples_are_committed_to_byte_by_byte():

@@ -109,6 +109,26 @@ def test_a_slice_of_the_study_of_orders_repeats(name):
     assert found["advised"] == recorded["advised"] and found["right"] == recorded["right"]
 
 
+@draws
+@pytest.mark.parametrize("broken", [False, True])
+def test_the_recorded_exams_show_what_they_say(broken, tmp_path):
+    """The worlds were played on a GPU; their table and figure are made again in the slow test."""
+    pytest.importorskip("scipy", reason="the study ranks with scipy")
+    numbers = json.loads((PAPER / "results" / "exam.json").read_text())
+    if broken:
+        numbers["pay"]["exam, most 2"]["groups"]["no information"]["max"] = 41
+    (tmp_path / "numbers.json").write_text(json.dumps(numbers))
+    check = "import json, sys; sys.path.insert(0, sys.argv[1]); import exam; "
+    done = ran("-c", check + "exam.checked(json.load(open(sys.argv[2])))", PAPER, tmp_path / "numbers.json")
+    assert ("AssertionError" in done.stderr) if broken else done.returncode == 0, done.stderr
+
+
+@draws
+@pytest.mark.slow
+def test_the_study_of_exams_holds_and_repeats(tmp_path):
+    holds("exam", tmp_path)
+
+
 def test_labels_laid_out_from_the_archive_are_the_data_sets(tmp_path, data):
     from verax.reproduce.datasets import test_labels
 

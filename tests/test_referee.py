@@ -464,3 +464,29 @@ def test_the_referee_of_the_docs_runs_without_any_framework(tmp_path):
     done = subprocess.run([sys.executable, "-c", blocked + program[1]], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert [line.rstrip() for line in done.stdout.splitlines()] == program[2].splitlines()
+
+
+def split_crowd():
+    """Four who say what is there, and six who rename the labels together."""
+    honest = {f"w{i}": noisy(0.3, i) for i in range(4)}
+    return replies(**honest, **{f"r{i}": (noisy(0.3, 20 + i) + 1) % len(CLASSES) for i in range(6)})
+
+
+def test_a_ring_beyond_half_that_renames_labels_is_cut_off_by_ten_known_ones(tmp_path):
+    payroll, gold = Payroll(str(tmp_path / "r.db"), budget="100.00"), {n: int(TRUTH[n]) for n in range(10)}
+    outcome, _ = played(referee(payroll=payroll, gold=gold, sides=True, kinship=None), split_crowd())
+    assert set(outcome.unpaid) == {f"r{i}" for i in range(6)}
+    assert all(outcome.amounts[f"r{i}"] == 0 and outcome.amounts[f"w{i % 4}"] > 0 for i in range(6))
+    assert "it disagrees over what labels mean" in outcome.table()
+    assert Rounds(Ledger.open(payroll.db)).verify(outcome.round) == []
+    without, _ = played(referee(gold=gold, kinship=None), split_crowd())
+    assert without.scores["r0"].score > without.scores["w0"].score
+
+
+def test_a_split_crowd_without_known_labels_is_reported_and_its_round_held(tmp_path):
+    payroll = Payroll(str(tmp_path / "r.db"), budget="100.00")
+    outcome, _ = played(referee(payroll=payroll, sides=True, kinship=None), split_crowd())
+    assert "split 6 to 4 over what labels mean" in outcome.problem and "the round is held" in outcome.problem
+    assert not outcome.amounts
+    with pytest.raises(OptionError, match="sides are told in a first round"):
+        Referee(range(9), says, CLASSES, protocol="every", sides=True)

@@ -7,17 +7,18 @@ in the pool. To first order s is how much a squared loss falls if p moves by u. 
 x, p and the public moves has mean 0 whatever it did, and s is linear in the reply; nobody's habits of training enter.
 
 Labels come from one of three: members who examine one another (nobody on its own examples), dues handed to the server,
-or the server's own (gold). Whoever holds them commits to them before the first round (`HeldBack.commitment`). What a
-score is worth in money, `payments` decides.
+or the server's own (gold). Whoever holds them commits to them before the first round (`HeldBack.commitment`). How
+several examiners become one is in `examiners`; what a score is worth in money, `payments` decides.
 """
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
-from statistics import median
+from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
@@ -26,17 +27,14 @@ import numpy.typing as npt
 from verax import wire
 from verax.audit.certificate import Certificate, tasks_needed
 from verax.errors import InputError, OptionError
+from verax.examiners import Examiners, Over, balanced, worths
 from verax.innovations import Floats, clipped, fitted
+from verax.payments import Payments, pay_marks
 from verax.plan import Mechanism
 from verax.reports import some
 from verax.score import Score, Scores
 
-Ints = npt.NDArray[np.int64]
-Over = Literal["mean", "median", "trusted"]
-OVERS = ("mean", "median", "trusted")
 SURE = 3.0  # standard errors
-_HEAVIEST = 5.0  # times the middle weight, so that one label of a rare kind decides nothing
-_AGREES = 0.5  # of the middle examiner's agreement
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,76 +74,94 @@ class HeldBack:
         return self.commitment(salt) == promise
 
 
-def balanced(labels: npt.ArrayLike, prior: npt.ArrayLike) -> Floats:
-    """Weights, 1 in the mean, that give labels the shares of `prior`; none above five times the middle one.
+@dataclass(frozen=True, eq=False)
+class Sheet:
+    """What everybody's replies come to once labels are known: pure, so that anybody can compute it again.
 
-    >>> balanced([0, 0, 0, 1], [0.5, 0.5]).tolist()
-    [0.6666666666666666, 0.6666666666666666, 0.6666666666666666, 2.0]
+    `worth` (n, L) of everybody: the sum over rounds of what each example would say if its label were l (`worths`).
+
+    >>> sheet = Sheet(np.array([0, 1]), ("bob", "bob"), ("no", "yes"), np.array([0.5, 0.5]), {"ann": np.eye(2)})
+    >>> sheet.scores()["ann"].score
+    1.0
     """
-    y, shares = np.asarray(labels), np.asarray(prior, dtype=np.float64)
-    counts = np.bincount(y, minlength=len(shares))
-    weight = np.where(counts > 0, shares / np.maximum(counts, 1), 0.0)[y]
-    weight = np.minimum(weight, _HEAVIEST * np.median(weight))
-    total = math.fsum(weight)
-    return np.asarray(weight * (len(y) / total) if total > 0 else np.zeros(len(y)))
+
+    labels: npt.NDArray[np.int64]
+    holders: tuple[str | None, ...]
+    classes: tuple[str, ...]
+    prior: Floats
+    worth: Mapping[str, Floats]
+    over: Over = "mean"
+
+    def __post_init__(self) -> None:
+        """Refuse labels that nobody could be examined on."""
+        if len(self.labels) != len(self.holders) or not len(self.labels):
+            raise InputError(f"{len(self.labels)} labels have {len(self.holders)} holders; give one for each")
+        if self.labels.dtype.kind not in "iu" or self.labels.min() < 0 or self.labels.max() >= len(self.classes):
+            raise InputError(
+                f"a held-back label is not from 0 to {len(self.classes) - 1}; give a class number for each"
+            )
+
+    @cached_property
+    def examiners(self) -> Examiners:
+        """Who holds what, and how their marks are put together."""
+        return Examiners(self.holders, self.over)
+
+    @cached_property
+    def table(self) -> Any:
+        """Everybody's mark by every other examiner."""
+        return self.examiners.table({agent: self._marked(agent) for agent in sorted(self.worth)})
+
+    def _marked(self, agent: str) -> Floats:
+        """psi of every example, 0 on the agent's own, which it is not examined on."""
+        psi, others = np.zeros(len(self.labels)), self.examiners.others_examples(agent)
+        y = self.labels[others]
+        psi[others] = self.worth[agent][others, y] * (balanced(y, self.prior) if len(y) else 1.0)
+        return psi
+
+    def scores(self) -> Scores:
+        """Everybody's score, by name, with its standard error; who has no examiner has none."""
+        found = [(agent, self.examiners.mark(agent, self.table)) for agent in self.table]
+        each = tuple(
+            Score(agent, None, None, 0, 0) if m is None else Score(agent, m.score, m.stderr, m.examples, m.examiners)
+            for agent, m in found
+        )
+        unexamined = [agent for agent, m in found if m is None]
+        warnings = (f"nobody else holds labels to examine {some(unexamined)} on",) if unexamined else ()
+        return Scores(
+            Mechanism("exam", "truth", self.over, None, True, None), len(self.labels), self.classes, each, warnings
+        )
+
+    def agreement(self) -> dict[str, float]:
+        """How far each examiner's labels go with the others'; a share of its pay rides on it (`payments.pay_marks`)."""
+        return self.examiners.agreement(self.table)
+
+    def certificates(self, sure: float = SURE) -> list[Certificate]:
+        """Of everybody examined: whether its replies surely taught something (EXAM holds), or did harm (fails)."""
+        return [_verdict(s, sure) for s in self.scores() if s.score is not None]
 
 
-def marks(innovation: Floats, rows: npt.ArrayLike, labels: npt.ArrayLike, weights: npt.ArrayLike = 1.0) -> Floats:
-    """psi (n,): w(y) <u(x), e_y - p(x)> of every example; its mean is the score.
-
-    >>> marks(np.array([[0.1, -0.1]]), [[0.5, 0.5]], [0]).tolist()
-    [0.1]
-    """
-    p = np.asarray(rows, dtype=np.float64)
-    missing = np.eye(p.shape[1])[np.asarray(labels)] - p
-    return np.asarray((innovation * missing).sum(1) * np.asarray(weights))
-
-
-@dataclass(frozen=True)
-class Mark:
-    """A score with its standard error, and on how many examples of how many examiners it rests."""
-
-    score: float
-    stderr: float
-    examples: int
-    examiners: int
-
-
-def mean_mark(psi: Floats, examiners: int = 1) -> Mark:
-    """The mean over examples, in a sum that knows no order.
-
-    >>> mean_mark(np.array([0.0, 0.2])).score
-    0.1
-    """
-    n = len(psi)
-    mean = math.fsum(psi) / n
-    spread = math.sqrt(math.fsum((psi - mean) ** 2) / n)
-    return Mark(mean, spread / math.sqrt(n), n, examiners)
-
-
-def median_mark(parts: Sequence[Floats]) -> Mark:
-    """The middle of the examiners' means: below one half, those who lie cannot move it beyond what honest ones say.
-
-    Examiners have different examples, so the error is that of a median of independent numbers: sqrt(pi / 2 m) times
-    the middle error, where m examiners judge.
-
-    >>> median_mark([np.array([0.1, 0.3]), np.array([0.2, 0.2]), np.array([9.0, 9.0])]).score
-    0.2
-    """
-    each = [mean_mark(psi) for psi in parts]
-    error = median(m.stderr for m in each) * (math.sqrt(math.pi / 2 / len(each)) if len(each) > 2 else 1.0)
-    return Mark(median(m.score for m in each), error, sum(m.examples for m in each), len(each))
+def _verdict(s: Score, sure: float) -> Certificate:
+    score, error = s.score or 0.0, s.stderr or 0.0
+    interval = (score - sure * error, score + sure * error)
+    said = f"what it adds about {s.tasks} labels of others is {score:.4f} ± {error:.4f}"
+    if score > sure * error:
+        return Certificate("EXAM", s.agent, "holds", score, interval, None, f"{said}: above 0")
+    if score < -sure * error:
+        return Certificate("EXAM", s.agent, "fails", score, interval, None, f"{said}: below 0, so it misleads")
+    if not error:
+        return Certificate("EXAM", s.agent, "fails", score, interval, None, f"{said}: all of it was public")
+    needed = tasks_needed(s.tasks, sure * error / abs(score) if score else math.inf)
+    return Certificate("EXAM", s.agent, "undecided", score, interval, None, f"{said}; {needed}")
 
 
 @dataclass(eq=False)
 class Exam:
-    """Every round of one exam: innovations are marked as they come, and one look is taken at the sum over rounds.
+    """Every round of one exam: innovations are taken as they come, and one look is taken at the sum over rounds.
 
     `labels` (n,) of the held-back examples and `holders`, whose each is (None: nobody's who replies), follow the order
-    of the inputs. `over` puts examiners together: "mean" over their examples, "median" of their means, or "trusted",
-    the mean over those who agree with what the median of the others pays. `own_past="public"` takes a member's
-    earlier moves out of its later ones, so that an update sent again earns nothing. No innovation counts for more
-    than one `most` times as long as the round's middle one.
+    of the inputs. `over` puts examiners together (`Examiners`). `own_past="public"` takes a member's earlier moves out
+    of its later ones, so that an update sent again earns nothing. No innovation counts for more than one `most` times
+    as long as the round's middle one.
 
     >>> from verax.innovations import public_moves
     >>> rng = np.random.default_rng(0)
@@ -168,45 +184,47 @@ class Exam:
     rounds: int = field(init=False, default=0)
 
     def __post_init__(self) -> None:
-        """Refuse labels that nobody could be examined on."""
+        """Refuse, before anybody is examined, what nobody could be."""
         self._labels, self.classes = np.asarray(self.labels), tuple(map(str, self.classes))
-        if self.over not in OVERS:
-            raise OptionError(f"over is {self.over!r}; choose one of {', '.join(OVERS)}")
         if self.own_past not in (None, "public"):
             raise OptionError(f"own_past is {self.own_past!r}; give 'public' or leave it out")
-        if len(self._labels) != len(self.holders) or self._labels.dtype.kind not in "iu" or not len(self._labels):
-            raise InputError(f"{len(self._labels)} labels have {len(self.holders)} holders; give one for each")
-        if self._labels.min() < 0 or self._labels.max() >= len(self.classes):
-            raise InputError(
-                f"a held-back label is not from 0 to {len(self.classes) - 1}; give a class number for each"
-            )
-        self._examiners = {h: np.array([g == h for g in self.holders]) for h in sorted({*self.holders}, key=str)}
-        self._psi: dict[str, Floats] = {}
-        self._together: dict[str, Floats] = {}
+        if not self.most > 0:
+            raise OptionError(f"most is {self.most!r}; give a number above 0, such as 2")
+        self._worth: dict[str, Floats] = {}
         self._past: dict[str, list[Floats]] = {}
-        self._rows = np.zeros((0, len(self.classes)))
+        self._priors: list[Floats] = []
+        self._rows = np.zeros((len(self._labels), len(self.classes)))
+        _ = self.sheet().examiners
 
     def sit(self, rows: npt.ArrayLike, public: Floats, replies: Mapping[str, npt.ArrayLike]) -> None:
         """One round: the broadcast's rows, the public moves, and each reply's rows, on pool and held-back inputs.
 
         The held-back inputs come last. All inputs serve to take out what is public, for that needs no label.
         """
+        p, moves = self._moves(rows, replies)
+        innovations = clipped([*self._innovations(p, public, moves).values()], self.most)
+        for agent, u in zip(moves, innovations, strict=True):
+            self._worth[agent] = worths(u, p) + self._worth.get(agent, 0.0)
+        self._remember(moves)
+        self._priors.append((p[: -len(self._labels)] if len(p) > len(self._labels) else p).mean(0))
+        self._rows, self.rounds = p, self.rounds + 1
+
+    def remember(self, rows: npt.ArrayLike, replies: Mapping[str, npt.ArrayLike]) -> None:
+        """A round that is not examined, such as the first: with `own_past` its moves are public when sent again."""
+        self._remember(self._moves(rows, replies)[1])
+
+    def _moves(self, rows: npt.ArrayLike, replies: Mapping[str, npt.ArrayLike]) -> tuple[Floats, dict[str, Floats]]:
         p = np.asarray(rows, dtype=np.float64)
         if len(p) < len(self._labels) or p.shape[1:] != (len(self.classes),):
             raise InputError(
                 f"rows have shape {p.shape}; give {len(self.classes)} classes on the pool and then on the "
                 f"{len(self._labels)} held-back inputs"
             )
-        moves = {agent: np.asarray(replies[agent], dtype=np.float64) - p for agent in sorted(replies)}
-        innovations = clipped([*self._innovations(p, public, moves).values()], self.most)
-        pool = p[: -len(self._labels)] if len(p) > len(self._labels) else p
-        prior = pool.mean(0)
-        for agent, u in zip(moves, innovations, strict=True):
-            self._together[agent] = u + self._together.get(agent, 0.0)
-            self._psi[agent] = self._marked(agent, u, p, prior) + self._psi.get(agent, 0.0)
-            if self.own_past == "public":
-                self._past.setdefault(agent, []).append(moves[agent])
-        self._rows, self.rounds = p, self.rounds + 1
+        return p, {agent: np.asarray(replies[agent], dtype=np.float64) - p for agent in sorted(replies)}
+
+    def _remember(self, moves: Mapping[str, Floats]) -> None:
+        for agent, move in moves.items() if self.own_past == "public" else ():
+            self._past.setdefault(agent, []).append(move)
 
     def _innovations(self, p: Floats, public: Floats, moves: Mapping[str, Floats]) -> dict[str, Floats]:
         shared = fitted(p, public)
@@ -217,63 +235,20 @@ class Exam:
             found[agent] = fit.innovation(move)
         return found
 
-    def _marked(self, agent: str, u: Floats, p: Floats, prior: Floats) -> Floats:
-        """psi of every example, 0 on the agent's own, which it is not examined on."""
-        n, others = len(self._labels), self._others(agent)
-        psi = np.zeros(n)
-        if others.any():
-            weights = balanced(self._labels[others], prior)
-            psi[others] = marks(u[-n:][others], p[-n:][others], self._labels[others], weights)
-        return psi
-
-    def _others(self, agent: str) -> npt.NDArray[np.bool_]:
-        return ~self._examiners.get(agent, np.zeros(len(self._labels), dtype=bool))
+    def sheet(self) -> Sheet:
+        """What it comes to so far."""
+        n = len(self._labels)
+        prior = np.mean(self._priors, 0) if self._priors else np.full(len(self.classes), 1 / len(self.classes))
+        worth = {agent: found[-n:] for agent, found in self._worth.items()}
+        return Sheet(self._labels, tuple(self.holders), tuple(self.classes), prior, worth, self.over)
 
     def scores(self) -> Scores:
-        """Everybody's sum over rounds, by name, with its standard error; who has no examiner has none."""
-        found = [(agent, self._mark(agent)) for agent in sorted(self._psi)]
-        each = tuple(
-            Score(agent, None, None, 0, 0) if m is None else Score(agent, m.score, m.stderr, m.examples, m.examiners)
-            for agent, m in found
-        )
-        mechanism = Mechanism("exam", "truth", self.over, None, True, None)
-        unexamined = [agent for agent, m in found if m is None]
-        warnings = (f"nobody else holds labels to examine {some(unexamined)} on",) if unexamined else ()
-        return Scores(mechanism, len(self._labels), tuple(self.classes), each, warnings)
-
-    def _mark(self, agent: str) -> Mark | None:
-        judges = [h for h in self._examiners if h is None or h != agent]
-        if self.over == "trusted" and len(judges) > 2:
-            judges = self._trusted(judges, agent) or judges
-        parts = [self._psi[agent][self._examiners[h]] for h in judges]
-        if not parts:
-            return None
-        return median_mark(parts) if self.over == "median" else mean_mark(np.concatenate(parts), len(parts))
-
-    def _trusted(self, judges: Sequence[str | None], examined: str) -> list[str | None]:
-        """The judges whose labels agree with what the others' pay, none of it told by the one who is examined."""
-        agreed = {h: self._agreement(h, without=examined) for h in judges}
-        middle = median(agreed.values())
-        return [h for h, a in agreed.items() if h is None or a > _AGREES * middle]
-
-    def _agreement(self, judge: str | None, without: str | None = None) -> float:
-        """How much a judge's labels pay the innovations that the median of the other judges pays."""
-        others = [h for h in self._examiners if h != judge]
-        found = []
-        for agent, psi in self._psi.items():
-            rest = [mean_mark(psi[self._examiners[h]]).score for h in others if h is None or h != agent]
-            if agent not in (judge, without) and rest:
-                found.append(max(median(rest), 0.0) * mean_mark(psi[self._examiners[judge]]).score)
-        return math.fsum(found)
+        """Everybody's sum over rounds so far (`Sheet.scores`)."""
+        return self.sheet().scores()
 
     def agreement(self) -> dict[str, float]:
-        """Of every member who examines, how far its labels agree with the others': 1 as the middle one's, 0 not at all.
-
-        A share of an examiner's pay rides on it (`payments.pay_marks`).
-        """
-        found = {h: self._agreement(h) for h in self._examiners if h is not None}
-        middle = median(found.values()) if found else 0.0
-        return {h: min(max(a / middle, 0.0), 1.0) if middle > 0 else 1.0 for h, a in found.items()}
+        """How far each examiner's labels go with the others' so far (`Sheet.agreement`)."""
+        return self.sheet().agreement()
 
     def exposure(self, labels: int | None = None, sure: float = SURE) -> float:
         """What bad luck with so many labels can take from a score that should be 0: `sure` errors of the widest reply.
@@ -281,29 +256,74 @@ class Exam:
         No label is looked at: y is taken to follow the broadcast's rows. So it is known before labels are, and is what
         a deposit must cover. An overconfident broadcast makes it too small.
         """
-        if not self._together:
+        if not self._worth:
             raise InputError("nobody has replied yet; what is at stake is known once a round was sat")
-        n = len(self._labels) if labels is None else labels
-        p = self._rows
-        spreads = [
-            float(((p * u**2).sum(1) - (p * u).sum(1) ** 2).mean()) for u in self._together.values()
-        ]  # fmt: skip
+        n, p = len(self._labels) if labels is None else labels, self._rows
+        spreads = [float(((p * b**2).sum(1) - (p * b).sum(1) ** 2).mean()) for b in self._worth.values()]
         return sure * math.sqrt(max(spreads) / n)
 
-    def certificates(self, sure: float = SURE) -> list[Certificate]:
-        """Of everybody examined: whether its replies surely taught something (EXAM holds), or did harm (fails)."""
-        return [_verdict(s, sure) for s in self.scores() if s.score is not None]
 
+@dataclass(frozen=True)
+class ExamRecord(wire.Document, format=wire.EXAM):
+    """All that the payments of an exam follow from, as a document: `payments` computes them again, wherever it is kept.
 
-def _verdict(s: Score, sure: float) -> Certificate:
-    score, error = s.score or 0.0, s.stderr or 0.0
-    interval = (score - sure * error, score + sure * error)
-    said = f"what it adds about {s.tasks} labels of others is {score:.4f} ± {error:.4f}"
-    if score > sure * error:
-        return Certificate("EXAM", s.agent, "holds", score, interval, None, f"{said}: above 0")
-    if score < -sure * error:
-        return Certificate("EXAM", s.agent, "fails", score, interval, None, f"{said}: below 0, so it misleads")
-    if not error:
-        return Certificate("EXAM", s.agent, "fails", score, interval, None, f"{said}: all of it was public")
-    needed = tasks_needed(s.tasks, sure * error / abs(score) if score else math.inf)
-    return Certificate("EXAM", s.agent, "undecided", score, interval, None, f"{said}; {needed}")
+    `worth` holds (n, L) numbers of everybody, little-endian doubles in base64: what each example would have said if its
+    label were l, summed over rounds. `commitments`: what was promised before the first round, by holder. That `worth`
+    is what the models said cannot be told from the record; it needs the models.
+
+    >>> exam = Exam([0, 1, 1], [None] * 3, ["no", "yes"])
+    >>> p = np.full((60, 2), 0.5) + 0.01 * np.random.default_rng(0).normal(size=(60, 1)) * [1, -1]
+    >>> from verax.innovations import public_moves
+    >>> exam.sit(p, public_moves(p), {"ann": np.roll(p, 1, axis=0)})
+    >>> record = ExamRecord.of(exam, "mine", budget="10.00", full_marks="0.1")
+    >>> ExamRecord.from_json(record.to_json()).payments() == record.payments()
+    True
+    """
+
+    name: str
+    labels: tuple[int, ...]
+    holders: tuple[str | None, ...]
+    classes: tuple[str, ...]
+    prior: tuple[float, ...]
+    worth: dict[str, str]
+    over: str
+    budget: str
+    full_marks: str
+    currency: str = "EUR"
+    deposit: str | None = None
+    exposure: float = 0.0
+    sure: float = SURE
+    riding: str = "0.2"
+    clusters: tuple[tuple[str, ...], ...] = ()
+    commitments: dict[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, exam: Exam, name: str, *, budget: str, full_marks: str, **terms: Any) -> ExamRecord:
+        """The record of an exam that is over, paid by these terms (`payments.pay_marks`)."""
+        sheet = exam.sheet()
+        worth = {a: base64.b64encode(w.astype("<f8").tobytes()).decode("ascii") for a, w in sheet.worth.items()}
+        return cls(
+            name, tuple(sheet.labels.tolist()), sheet.holders, sheet.classes, tuple(sheet.prior.tolist()), worth,
+            sheet.over, budget, full_marks, exposure=exam.exposure(), **terms,
+        )  # fmt: skip
+
+    def sheet(self) -> Sheet:
+        """What everybody's replies come to."""
+        shape = len(self.labels), len(self.classes)
+        try:
+            worth = {a: np.frombuffer(base64.b64decode(w), "<f8").reshape(shape) for a, w in self.worth.items()}
+        except ValueError:
+            raise InputError(
+                f"the worths of exam {self.name!r} are not {shape} numbers; take the record anew"
+            ) from None
+        over: Any = self.over
+        return Sheet(np.array(self.labels), self.holders, self.classes, np.array(self.prior), worth, over)
+
+    def payments(self) -> Payments:
+        """Who is paid what, a deposit that comes back included."""
+        sheet = self.sheet()
+        return pay_marks(
+            sheet.scores(), budget=self.budget, full_marks=self.full_marks, deposit=self.deposit,
+            exposure=self.exposure, sure=self.sure, currency=self.currency, agreement=sheet.agreement(),
+            riding=self.riding, clusters=self.clusters,
+        )  # fmt: skip

@@ -55,6 +55,7 @@ from verax.reports import Reports, some
 from verax.rounds import Settlement
 from verax.rules import resolve
 from verax.score import Scores, score
+from verax.sides import outsiders
 from verax.sitting import Examination, Sitting
 from verax.tables import write_atomically
 
@@ -89,7 +90,8 @@ class Referee:
     `kinship` is what `echo.echo_test` asks of an update before it is paid; None leaves that out.
     `imitate(broadcasts)` gives groups of models that the server makes itself without anybody's labels, such as the
     broadcast trained on the pool with random labels; what they hold is public too. `exam`: what protocol `exam`
-    examines on.
+    examines on. `sides`: in the first round, pay one side of a crowd that is split over what labels mean, the one that
+    gold labels favour; without them a split round is held (`sides.sides`).
 
     >>> def predict(model, pool):
     ...     return (pool > model["at"]).astype(int)
@@ -110,6 +112,7 @@ class Referee:
     protocol: Protocol = "first"
     payroll: Payroll | None = None
     exam: Sitting | None = None
+    sides: bool = False
     gold: npt.ArrayLike | Mapping[int, int] | None = None
     weights: str = "equal"
     sizes: Mapping[str, float] | Literal["claimed"] | None = None
@@ -132,6 +135,8 @@ class Referee:
             raise OptionError(f"protocol is {self.protocol!r}; choose one of {', '.join(PROTOCOLS)}")
         if (self.protocol == "exam") != (self.exam is not None):
             raise OptionError("protocol='exam' and exam=Sitting(...) go together; give both or neither")
+        if self.sides and self.protocol in _EVERY_ROUND:
+            raise OptionError(f"sides are told in a first round, not under {self.protocol!r}; leave sides out")
         if self.exam is not None and self.payroll is not None:
             raise OptionError("an exam is paid once, at its end, by pay_exam; leave payroll out")
         if self.weights not in WEIGHTS:
@@ -351,6 +356,9 @@ class Referee:
         unpaid = self._echoes_among(works, imitations, self._history)
         if not everything:
             self._workers = [work for work in works if work.agent not in unpaid][:_WORKERS]
+        if self.sides:
+            known = {} if self._gold is None else {n: int(y) for n, y in enumerate(self._gold) if y >= 0}
+            unpaid = outsiders(reports.labels, reports.agents, len(self.classes), known) | unpaid
         if self.payroll is None:
             payable = reports.only(*(i for i, agent in enumerate(reports.agents) if agent not in unpaid))
             scores = score(payable, self._gold, public, **self.options) if len(payable.agents) > 1 else None

@@ -19,8 +19,8 @@ from verax.errors import InputError
 
 Floats = npt.NDArray[np.float64]
 _LEAST = 20  # inputs with an answer of the broadcast, at and below which a fit would explain anything
-_NEARLY_ZERO = 1e-4  # singular values below this share of the largest are directions said twice
-_ROUNDING = 1e-7  # of a move's length: what arithmetic leaves of one that is public
+_NEARLY_ZERO = 1e-7  # singular values below this share of the largest are directions said twice
+_ROUNDING = 1e-6  # of a move's length: what arithmetic leaves of one that is public
 
 
 def local_moves(rows: npt.ArrayLike) -> Floats:

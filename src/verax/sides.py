@@ -153,3 +153,20 @@ def _joined(graph: npt.NDArray[np.int64], side: Sequence[int]) -> list[int]:
     for _ in range(3):
         found = [i for i in range(len(graph)) if sum(graph[i, j] for j in found if j != i) > 0] or found
     return found
+
+
+def outsiders(
+    labels: npt.ArrayLike, agents: Sequence[str], classes: int, gold: Mapping[int, int] | None = None
+) -> dict[str, str]:
+    """Who is not on the side to pay, and why; a split crowd of which nothing favours either side is refused.
+
+    >>> said = np.arange(60) % 3
+    >>> outsiders([said, said, said, (said + 1) % 3], ["ann", "bob", "cy", "dan"], 3)
+    {'dan': 'it disagrees over what labels mean with the side that is paid (3 agree, 1 do not)'}
+    """
+    found = sides(labels, classes, gold)
+    if found.held:
+        raise InputError(f"{found.why}; the round is held, and nobody is paid before somebody decides")
+    no_tie = "it neither agrees nor disagrees with anybody: nothing can be seen in its labels"
+    apart = f"it disagrees over what labels mean with the side that is paid ({found.why})"
+    return {agent: no_tie if i in found.neither else apart for i, agent in enumerate(agents) if i not in found.paid}

@@ -15,7 +15,8 @@ import numpy.typing as npt
 from verax.audit.copies import copies
 from verax.echo import Weights, perturbed, stepped
 from verax.errors import InputError, OptionError
-from verax.exam import Exam, HeldBack, Over
+from verax.exam import Exam, HeldBack
+from verax.examiners import Over
 from verax.innovations import public_moves
 from verax.payments import Payments, clusters_of, pay_marks
 from verax.received import Model, Question, Work
@@ -42,7 +43,7 @@ class Sitting:
 
     held: Sequence[HeldBack]
     _: KW_ONLY
-    over: Over = "median"
+    over: Over = "trusted"
     own_past: Literal["public"] | None = None
     promised: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     copies: int = 8
