@@ -39,7 +39,14 @@ def test_score_audit_and_pay_follow_one_another(digits, tmp_path):
     amounts = {p["agent"]: p["amount"] for p in document["payments"]}
     assert sum(amounts.values()) + document["residue"] == document["budget"] == 100_000
     assert amounts["always-7"] == 0
-    # 13 participants: a copy and its original are one
+    # 13 participants: a copy and its original are one, and no references of one another
+    apart = tmp_path / "apart.json"
+    run("score", digits, "--copies", "apart", "-o", apart)
+    run("pay", apart, "--budget", "1000.00", "-o", paid)
+    assert json.loads(paid.read_text()) == document
+    assert json.loads(apart.read_text())["copies"] == [["copycat", "tree-80"]]
+    run("score", digits, "--copies", audit, "-o", scores)
+    assert scores.read_text() == apart.read_text()
     score = json.loads(scores.read_text())["scores"]
     best = next(s["score"] for s in score if s["agent"] == "svm-800")
     assert amounts["svm-800"] == int(100_000 / 13 * best)

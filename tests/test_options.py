@@ -57,7 +57,7 @@ def test_what_is_quoted_or_no_option_is_left_as_it_is(sentence):
 
 
 def test_score_and_audit_take_the_same_options():
-    assert options_of("score") - options_of("audit") == {"--workers", "--dask", "--ranks"}
+    assert options_of("score") - options_of("audit") == {"--workers", "--dask", "--ranks", "--copies"}
     assert options_of("audit") - options_of("score") == {"--confidence", "--colluders", "--wanted"}
     assert {"--task-col", "--agent-col", "--label-col", "--truth-col", "--drop", "--logits"} < options_of("audit")
 

@@ -721,7 +721,13 @@ def test_an_audit_is_taken_as_it_is():
     scores, found = verax.score(reports), verax.audit(reports)
     paid = pay(scores, budget=600, clusters=found)
     assert clusters_of(found) == [{"a", "f"}]
-    assert paid == pay(scores, budget=600, clusters=[{"a", "f"}])
+    apart = verax.score(reports, copies="apart")
+    assert apart.copies == (("a", "f"),)
+    assert paid == pay(apart, budget=600) == pay(apart, budget=600, clusters=found)
+    assert any("as references of one another gave or took" in note for note in paid.notes)
+    named = pay(scores, budget=600, clusters=[{"a", "f"}])  # names alone do not say what copies gained
+    assert sum(amounts(named)[a] for a in "af") > sum(amounts(paid)[a] for a in "af")
+    assert any("score with copies='apart'" in note for note in named.notes)
     document = json.loads(json.dumps({"format": "verax.audit/1", "certificates": [c.to_json() for c in found]}))
     assert paid == pay(scores, budget=600, clusters=document) == pay(scores, budget=600, clusters=tuple(found))
     assert any("'a', 'f'" in note for note in paid.notes)

@@ -445,7 +445,7 @@ def test_a_copied_agent_and_its_copy_are_paid_as_one_and_are_no_peers_of_each_ot
         content = [(f"a{i}", {"labels": row.tolist()}) for i, row in enumerate(rows)]
         return settlement(spec, content, "", "")
 
-    plain, alone, together = paid(copied), paid(labels, copies=True), paid(copied, copies=True)
+    plain, alone, together = paid(copied, copies=False), paid(labels, copies=True), paid(copied, copies=True)
     one = alone.amounts["a0"]
     assert together.amounts["a0"] + together.amounts["a5"] == one
     assert plain.amounts["a0"] + plain.amounts["a5"] > 1.5 * one
@@ -472,7 +472,7 @@ def test_only_significant_scores_are_paid_where_the_spec_says_so():
 
 
 def test_a_spec_that_asks_for_nothing_more_has_the_digest_it_always_had():
-    plain = Spec("r1", ("t1", "t2"), ("cat", "dog"), "100.00")
+    plain = Spec("r1", ("t1", "t2"), ("cat", "dog"), "100.00", copies=False)
     assert plain.digest.startswith("fe24af23")
     asked = dataclasses.replace(plain, copies=True, unpaid=("ann",), significance=2.0)
     assert Spec.from_json(asked.to_json()) == asked and asked.digest != plain.digest
@@ -600,7 +600,7 @@ def test_a_round_of_an_earlier_version_played_again_settles_to_the_same_scores_a
     labels = {e.said["agent"]: e.said["content"]["labels"] for e in before if e.kind == "submit"}
     spec = Spec(
         "b", tuple(f"t{n}" for n in range(8)), ("cat", "dog"), "10.00", min_tasks=2, significance=1,
-        public=tuple((float(n % 3) / 2,) for n in range(8)), unpaid=("di",),
+        public=tuple((float(n % 3) / 2,) for n in range(8)), unpaid=("di",), copies=False,
     )  # fmt: skip
     opened = rounds.open(spec, secret="5ec2e7")
     rounds.fund("b")

@@ -9,11 +9,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from verax.copies import voices
 from verax.kernels import Floats
 from verax.plan import Mechanism
-from verax.reports import Reports
+from verax.reports import Reports, some
 from verax.score import Prepared, Scores, prepare, scored
 
+_MOST_NAMED = 3  # groups of the same report
 _FEWEST_AGENTS = 5
 _MOST_AGENTS, _MOST_CELLS = 500, 3_000_000  # beyond, advice would cost more than the scores
 _ALIKE = 0.99  # rank agreement of two orders that are the same for any purpose
@@ -29,14 +31,29 @@ class Advised:
 
 
 def advice(ready: Prepared, scores: Scores) -> list[str]:
-    """What to try where the mean over peers may order badly; nothing where it would change little.
+    """What to try where reports are the same, or the mean over peers may order badly; nothing where it changes little.
 
     >>> from verax.demo import bundled
     >>> ready = prepare(bundled())
     >>> advice(ready, scored(ready))
-    []
+    ["the same report, and references of one another: 'tree-80', 'copycat'; copies='apart' scores copies as one"]
     """
-    other = advised(ready, scores)
+    return [*_on_the_same(ready), *_on_the_order(advised(ready, scores))]
+
+
+def _on_the_same(ready: Prepared) -> list[str]:
+    """Agents that hand in one report, where they were scored as references of one another."""
+    if ready.copies or ready.reports.sparse or not ready.plan.by_peers:
+        return []
+    agents, voice = ready.reports.agents, voices(ready.reports.labels)
+    groups = [[agents[i] for i in np.nonzero(voice == v)[0]] for v in np.nonzero(np.bincount(voice) > 1)[0]]
+    return [
+        f"the same report, and references of one another: {some(group)}; copies='apart' scores copies as one"
+        for group in groups[:_MOST_NAMED]
+    ]
+
+
+def _on_the_order(other: Advised | None) -> list[str]:
     if other is None:
         return []
     if other.mechanism.over is not None:

@@ -20,8 +20,8 @@ import numpy as np
 import numpy.typing as npt
 
 from verax import kernels, wire
-from verax.audit.certificate import quantile
 from verax.errors import InputError, OptionError
+from verax.intervals import quantile
 from verax.joint import Joint
 from verax.kernels import Floats, Ints, Labels
 from verax.mechanisms.pairwise import influence_by_task, sees_rows

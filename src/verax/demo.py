@@ -11,9 +11,10 @@ from rich.markup import escape
 from rich.table import Table
 
 from verax.audit import Certificate, examine
-from verax.payments import Payments, clusters_of, pay
+from verax.groups import groups_among
+from verax.payments import Payments, pay
 from verax.reports import Reports
-from verax.score import Scores, prepare, score
+from verax.score import Scores, prepare, score, scored
 from verax.show.report import report
 from verax.show.text import plus_minus, shown
 from verax.tables import read, read_truth, write_atomically
@@ -42,8 +43,9 @@ def run(console: Console, html: Path) -> None:
     reports = bundled()
     known = score(reports, reports.truth)
     ready = prepare(reports)
-    without, found = examine(ready)
-    paid = pay(without, budget=_BUDGET, clusters=clusters_of(found))
+    _, found = examine(ready)
+    without = scored(ready.with_copies(groups_among(reports, found)))
+    paid = pay(without, budget=_BUDGET)
     text = report("Fourteen agents, 897 digits, no labels", ready, without, found, paid)
     write_atomically(html, lambda file: file.write(text.encode()))
     console.print(
@@ -80,7 +82,7 @@ def _scores_told(reports: Reports, without: Scores) -> str:
     lie = 1 - (without["liar-30%"].score or 0.0) / (without["knn-400"].score or 1.0)
     return (
         "[bold]Scores.[/bold] The second column used [bold]no labels[/bold]: each agent is scored only against "
-        f"the others' reports, and the honest agents come out {_rank_agreement(reports, without)}. "
+        f"the others' reports (copies count once), and the honest come out {_rank_agreement(reports, without)}. "
         "The same digit every time earns exactly 0, "
         f"random digits 0 within their error; lying on 30 % of the images costs {lie:.0%}.\n"
     )

@@ -7,15 +7,18 @@ the score is told in a note. Nothing here moves money either: it says what is du
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from fractions import Fraction
 from typing import Any
 
 from verax import wire
+from verax.copies import Groups
 from verax.errors import InputError, OptionError
 from verax.frames import html_table, to_frame
+from verax.groups import are_certificates, certificates_of, joined, named_groups
+from verax.groups import clusters_of as clusters_of
 from verax.money import MOST_PLACES, Number, exact, is_finite, is_whole, major_text, minor_units, scale_of
 from verax.reports import some
 from verax.rules import Rule, RuleFunction
@@ -143,7 +146,7 @@ def pay(
     rate: Number | None = None,
     cap: str | int | Decimal | None = None,
     min_tasks: int = 30,
-    clusters: Any = (),
+    clusters: Any = None,
     rule: str | Rule | RuleFunction | None = None,
 ) -> Payments:
     """Turn scores into payments of at most the budget, by score x tasks answered / tasks.
@@ -152,7 +155,8 @@ def pay(
     a float; `scale` is the digits of the minor unit, by the currency if not given. `scheme`: clipped,
     affine (with `base` and `rate`) or proportional. Nobody is paid without a score or below `min_tasks`
     tasks. Each of the `clusters`, agents that are copies of one another, is paid as one participant:
-    certificates of `audit`, its document, or collections of names. `rule`: your own one that made the
+    certificates of `audit`, its document, or collections of names; besides those that were scored as one. By an
+    audit, scores lose what copies gained as references of one another. `rule`: your own one that made the
     scores, where they come from a document and this process does not know it.
 
     >>> from verax import Reports, score
@@ -166,6 +170,8 @@ def pay(
     (back)   66.67
     """
     _check_scores(scores)
+    groups, given, scores = _groups_of(scores, clusters), scores, _without_gains(scores, clusters)
+    lessened = [s.agent for s, was in zip(scores, given, strict=True) if s != was]
     places = scale_of(currency, scale)
     total = minor_units(budget, places, currency)
     if total <= 0:
@@ -176,12 +182,14 @@ def pay(
     bounds, line = terms_of(scheme, scores.mechanism, rule, base, rate)
     clips = scheme != "affine" and (bounds is None or bounds.low < 0)
     least = _least_tasks(min_tasks)
-    participants = participants_of(_paid_groups(scores, clusters), scores.tasks, least, clips=clips)
+    participants = participants_of(_paid_groups(scores, groups), scores.tasks, least, clips=clips)
     uncapped = pot_amounts(total, participants) if line is None else line_amounts(total, participants, line)
     amounts = [min(amount, limit) for amount in uncapped]
     paid = {agent: amount for p, a in zip(participants, amounts, strict=True) for agent, amount in split_equally(p, a)}
     bias = bias_of_clipping(total, participants, line) if scheme != "affine" else {}
-    told = _Told(scores, participants, total, uncapped, limit, least, places, currency, bias if clips else None)
+    told = _Told(
+        scores, participants, total, uncapped, limit, least, places, currency, bias if clips else None, lessened
+    )
     agents, rest = [s.agent for s in scores.scores], total - sum(amounts)
     due = tuple(Payment(agent, paid.get(agent, 0)) for agent in agents)
     notes = tuple(told.notes(scheme, line))
@@ -201,7 +209,7 @@ def pay_marks(
     currency: str = "EUR",
     agreement: Mapping[str, float] | None = None,
     riding: Number = "0.2",
-    clusters: Any = (),
+    clusters: Any = None,
 ) -> Payments:
     """Pay the scores of an exam at a fixed price: `full_marks` of score earn budget/K, and more earns no more.
 
@@ -228,7 +236,7 @@ def pay_marks(
     held = 0 if deposit is None else minor_units(deposit, places, currency, "deposit")
     if total <= 0 or top <= 0 or held < 0:
         raise OptionError(f"budget {budget}, full_marks {full_marks}, deposit {deposit}; give amounts above 0")
-    groups = _paid_groups(scores, clusters)
+    groups = _paid_groups(scores, _groups_of(scores, clusters))
     each = Fraction(total, len(groups))
     if deposit is not None and (needed := math.ceil(each * Fraction(exposure) / top)) > held:
         raise OptionError(
@@ -271,75 +279,30 @@ def _told_of_marks(
         yield from [f"Paid less than their deposit: {some(lost)}."] if lost else []
 
 
-def clusters_of(audit: Any) -> list[set[str]]:
-    """The groups of copies that an audit found, as certificates or as a document: linked by COPIES that fail.
-
-    >>> link = {"code": "COPIES", "verdict": "fails"}
-    >>> found = [link | {"agent": "a", "deviation": {"a": "b"}}, link | {"agent": "c", "deviation": {"c": "b"}}]
-    >>> [sorted(group) for group in clusters_of({"format": "verax.audit/1", "certificates": found})]
-    [['a', 'b', 'c']]
-    """
-    if _are_certificates(audit):
-        audit = {"format": wire.AUDIT, "certificates": wire.plain(audit)}
-    if not isinstance(audit, Mapping) or audit.get("format") != wire.AUDIT:
-        raise InputError(f"not a document of format {wire.AUDIT}; make one with: verax audit REPORTS --json")
-    group_of: dict[str, set[str]] = {}
-    for one, other in _copied_pairs(audit.get("certificates")):
-        mine, theirs = group_of.setdefault(one, {one}), group_of.setdefault(other, {other})
-        if mine is not theirs:
-            mine |= theirs
-            group_of.update(dict.fromkeys(theirs, mine))
-    return sorted({id(group): group for group in group_of.values()}.values(), key=min)
-
-
-def _are_certificates(given: Any) -> bool:
-    return isinstance(given, list | tuple) and any(hasattr(each, "verdict") for each in given)
-
-
-def _copied_pairs(certificates: Any) -> Iterator[tuple[str, str]]:
-    """Who copies whom; a finding that cannot be read is refused, or a copy would be paid twice."""
-    if not isinstance(certificates, list) or not all(isinstance(c, dict) for c in certificates):
-        raise InputError("the audit has no list of certificates; make it again with: verax audit REPORTS --json")
-    for c in certificates:
-        if c.get("code") != "COPIES" or c.get("verdict") != "fails":
-            continue
-        agent, witness = c.get("agent"), c.get("deviation")
-        named = (
-            isinstance(witness, dict) and witness and all(isinstance(n, str) for pair in witness.items() for n in pair)
-        )
-        if not isinstance(agent, str) or not named:
-            raise InputError(f"the COPIES certificate of {agent!r} does not say whose copy it is; make the audit again")
-        for one, other in witness.items():
-            yield from ((agent, one), (one, other))
-
-
-def _paid_groups(scores: Scores, clusters: Any) -> list[list[Score]]:
+def _paid_groups(scores: Scores, groups: Groups) -> list[list[Score]]:
     """Every agent once: alone, or with the copies it is paid with."""
     score_of = {s.agent: s for s in scores.scores}
-    seen: set[str] = set()
-    groups = []
-    for names in _sets_of_names(clusters):
-        if unknown := names - score_of.keys():
-            raise InputError(
-                f"a cluster names {some(sorted(map(str, unknown)))}, without a score here; audit the reports you scored"
-            )
-        if twice := names & seen:
-            raise InputError(f"in two clusters: {some(sorted(twice))}; join clusters that share an agent")
-        seen |= names
-        groups += [[score_of[name] for name in sorted(names)]] if names else []
-    return groups + [[s] for s in scores.scores if s.agent not in seen]
+    grouped = {name for names in groups for name in names}
+    together = [[score_of[name] for name in sorted(names)] for names in groups]
+    return together + [[s] for s in scores.scores if s.agent not in grouped]
 
 
-def _sets_of_names(clusters: Any) -> list[set[str]]:
-    if isinstance(clusters, Mapping) or _are_certificates(clusters):
-        return clusters_of(clusters)
-    if isinstance(clusters, str) or not isinstance(clusters, Iterable):
-        raise InputError(f"clusters is {clusters!r}; give an audit, or lists of the names of agents")
-    found = list(clusters)
-    for cluster in found:
-        if isinstance(cluster, str) or not isinstance(cluster, Collection):
-            raise InputError(f"a cluster is the text {cluster!r}; give a list of the names of agents")
-    return [set(cluster) for cluster in found]
+def _groups_of(scores: Scores, clusters: Any) -> Groups:
+    """The groups that are paid once: scored as one or given, joined where they meet."""
+    given = () if clusters is None else named_groups(clusters, [s.agent for s in scores.scores], "a score")
+    return joined((*scores.copies, *given))
+
+
+def _without_gains(scores: Scores, clusters: Any) -> Scores:
+    """Scores in which copies were references of one another, without what an audit says that this gave or took."""
+    if scores.copies or not (isinstance(clusters, Mapping) or are_certificates(clusters)):
+        return scores
+    found = [c for c in certificates_of(clusters) if c.get("code") == "COPIES"]
+    gain = {c.get("agent"): c["gain"] for c in found if is_finite(c.get("gain"))}
+    less = [
+        s if s.score is None else replace(s, score=s.score - gain.get(s.agent, 0.0)) for s in scores.scores
+    ]  # where the audit is of these scores, to the last bit what they would have been
+    return replace(scores, scores=tuple(less))
 
 
 @dataclass(frozen=True)
@@ -355,6 +318,7 @@ class _Told:
     places: int
     currency: str
     bias: Mapping[str, float] | None
+    lessened: Sequence[str]
 
     def money(self, amount: float | Fraction) -> str:
         return f"{major_text(round(amount), self.places)} {self.currency}"
@@ -374,8 +338,16 @@ class _Told:
                 yield f"Scored above the most the rule allows, and paid that most: {some(above)}."
         yield from self._on_the_cap()
         yield from self._on_the_unpaid()
-        copies = [p.copies for p in self.participants if len(p.copies) > 1]
-        yield from (f"Copies of one another, paid once and in equal parts: {some(names)}." for names in copies)
+        yield from self._on_the_copies([p for p in self.participants if len(p.copies) > 1])
+
+    def _on_the_copies(self, groups: Sequence[Participant]) -> Iterator[str]:
+        for p in groups:
+            how = "in equal parts" if len(p.members) != 1 else f"to {p.members[0]!r}"
+            yield f"Copies of one another, paid once and {how}: {some(p.copies)}."
+        if self.lessened:
+            yield f"Without what copies as references of one another gave or took, by the audit: {some(self.lessened)}."
+        elif groups and not self.scores.copies:
+            yield "Scored with copies as references of one another, which may pay them more; score with copies='apart'."
 
     def _on_the_line(self, line: Line) -> Iterator[str]:
         each = Fraction(self.total, len(self.participants))

@@ -15,7 +15,17 @@ from verax.errors import ConflictError, InputError, LedgerError
 from verax.keys import OPERATOR, Key, Keyring, is_signed
 from verax.ledger import HOUSE, Entry, Journal, Transfer
 from verax.sealed import Submission, spec_of, with_truth
-from verax.transcript import Content, Settlement, Spec, commitment, digest_of, nonce_of, nothing_said, reports_of
+from verax.transcript import (
+    FIRST,
+    Content,
+    Settlement,
+    Spec,
+    commitment,
+    digest_of,
+    nonce_of,
+    nothing_said,
+    reports_of,
+)
 
 TRANSITIONS: dict[tuple[str, str], str] = {
     ("none", "open"): "open",
@@ -132,9 +142,18 @@ class RecordedRound:
         return "truth" in self.opened or self.opened["spec"].get("truth") is not None
 
     def taken(self) -> list[tuple[str, Any]]:
-        """The submissions that count, as recorded: in a batch each agent's last, by name; in a market all, in order."""
+        """The submissions that count, as recorded: in a market all, in a batch each agent's last, as they came.
+
+        Where a batch does not ask who was first they go by name, and so does the root of what was sealed.
+        """
         taken = [(body["agent"], body) for body in self.journal.said(self.name, "submit")]
-        return taken if self.spec.kind == "market" else sorted(dict(taken).items())
+        if self.spec.kind == "market":
+            return taken
+        standing: dict[str, Any] = {}
+        for agent, body in taken:
+            standing.pop(agent, None)  # whoever replaces its report has the place of the new one
+            standing[agent] = body
+        return list(standing.items()) if self.spec.copies == FIRST else sorted(standing.items())
 
     def key_of(self, mine: str, bound: str) -> str:
         """The key of a submission without one: that of the report that stands if it is the same, else a new one.

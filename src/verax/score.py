@@ -15,7 +15,9 @@ import numpy as np
 import numpy.typing as npt
 
 from verax import wire
+from verax.copies import Groups
 from verax.errors import InputError
+from verax.groups import groups_among
 from verax.kernels import Engine, Floats, engine
 from verax.mechanisms import pairwise as pairs
 from verax.mechanisms.soft import Mixtures
@@ -50,7 +52,7 @@ class RankInterval(wire.Document):
 
 @dataclass(frozen=True)
 class Scores(wire.Document, format=wire.SCORES):
-    """Everybody's scores under one mechanism.
+    """Everybody's scores under one mechanism; `copies` were scored as one, each group by its first.
 
     >>> scores = score(Reports.of(labels=[[0, 1, 0, 1], [0, 1, 1, 1], [0, 0, 0, 0]], agents=["a", "b", "c"]))
     >>> print(scores)
@@ -69,6 +71,7 @@ class Scores(wire.Document, format=wire.SCORES):
     scores: tuple[Score, ...]
     warnings: tuple[str, ...] = ()
     ranks: tuple[RankInterval, ...] = wire.if_given(())
+    copies: Groups = wire.if_given(())
 
     def check(self) -> None:
         """Refuse what no scoring can have given."""
@@ -82,6 +85,10 @@ class Scores(wire.Document, format=wire.SCORES):
                     f"{s.agent!r} answered {s.tasks} of {self.tasks} tasks beside {s.references} references, "
                     f"stderr {s.stderr}, which cannot be; score the reports again"
                 )
+
+        named = [name for group in self.copies for name in group]
+        if len({*named}) < len(named) or {*named} - {s.agent for s in self.scores}:
+            raise InputError("a group of copies names an agent twice, or one without a score; score the reports again")
 
     def __getitem__(self, agent: str) -> Score:
         if agent not in self._by_agent:
@@ -141,6 +148,7 @@ def score(
     seed: str | None = None,
     draws: int | None = None,
     rng: np.random.Generator | None = None,
+    copies: Any = None,
     backend: str = "auto",
     threads: int | None = None,
     max_bytes: int | None = None,
@@ -153,15 +161,17 @@ def score(
     it covers, peers on the others); chosen by what the truth covers if not given. `over`: mean or
     median over peers, or one peer drawn from `seed`. `sign`, with rule "ca" only: identity, split,
     plugin, or a matrix. `draws` with `rng`: Algorithm 1 as the paper runs it, that many random
-    pairings a task, for comparison. `backend` (auto, numpy, numba or torch), `threads` and `max_bytes`
-    (of extra memory) say how it is counted; they never change a score.
+    pairings a task, for comparison. `copies`: groups of agents that hand in one report, each scored as one by its first
+    and no references of one another; "apart" has them found, else an audit or lists of names. `backend` (auto, numpy,
+    numba or torch), `threads` and `max_bytes` (of extra memory) say how it is counted; they never change a score.
 
     >>> reports = Reports.of(labels=[[0, 1, 0, 1, 1], [0, 1, 1, 1, 0], [1, 1, 0, 0, 1]])
     >>> score(reports, truth=[0, 1, 0, 1, 1])["0"].score
     0.6
     """
     asked = Mechanism.of(rule, against=against, over=over, sign=sign, floor=floor, seed=seed, draws=draws)
-    return scored(prepare(reports, truth, public, asked, engine(backend, threads, max_bytes), rng))
+    ready = prepare(reports, truth, public, asked, engine(backend, threads, max_bytes), rng)
+    return scored(ready.with_copies(groups_among(ready.reports, copies)))
 
 
 _FEW = 20  # tasks, below which many agents may be tasks
@@ -174,6 +184,20 @@ class Prepared:
     reports: Reports
     signal: Public
     plan: Plan
+    copies: Groups = ()
+
+    def with_copies(self, copies: Groups) -> Prepared:
+        """The same with groups of copies, which are scored as one."""
+        return replace(self, copies=copies)
+
+    @functools.cached_property
+    def apart(self) -> Prepared:
+        """The same without the copies: each group's first stands for it."""
+        later = {name for group in self.copies for name in group[1:]}
+        kept = [i for i, agent in enumerate(self.reports.agents) if agent not in later]
+        if self.plan.by_peers and len(kept) < 2 <= len(self.reports.agents):
+            raise InputError("all agents are copies of one another, and there is nobody else to score them against")
+        return Prepared(self.reports.only(*kept), self.signal, self.plan)
 
     @functools.cached_property
     def sides(self) -> tuple[Side | None, Side | None]:
@@ -187,7 +211,7 @@ class Prepared:
 
     def only(self, chosen: npt.NDArray[np.bool_]) -> Prepared:
         """The same mechanism on some of the tasks."""
-        return Prepared(self.reports.take(chosen), self.signal.take(chosen), self.plan)
+        return Prepared(self.reports.take(chosen), self.signal.take(chosen), self.plan, self.copies)
 
 
 def prepare(
@@ -215,7 +239,9 @@ def prepare(
 
 
 def scored(ready: Prepared) -> Scores:
-    """Scores of prepared reports: one batch, all of it at hand."""
+    """Scores of prepared reports: one batch, all of it at hand; a group of copies has the score of its first."""
+    if ready.copies:
+        return _shared_with_copies(scored(ready.apart), ready)
     reports = ready.reports
     by_truth, by_peers = ready.sides
     truth = None if by_truth is None else pairs.parts(by_truth, ready.plan)
@@ -225,6 +251,13 @@ def scored(ready: Prepared) -> Scores:
     answered = reports.answered.tolist()
     notes = (*reports.notes, *lost)
     return finished(reports.agents, reports.classes, len(reports.tasks), ready.plan, found, answered, notes)
+
+
+def _shared_with_copies(found: Scores, ready: Prepared) -> Scores:
+    stands = {name: group[0] for group in ready.copies for name in group}
+    scores = tuple(replace(found[stands.get(agent, agent)], agent=agent) for agent in ready.reports.agents)
+    said = [f"scored as one, and no references of one another: {some(group)}" for group in ready.copies]
+    return replace(found, scores=scores, copies=ready.copies, warnings=(*found.warnings, *said))
 
 
 def finished(

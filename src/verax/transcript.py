@@ -11,11 +11,11 @@ import base64
 import hashlib
 import hmac
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -23,11 +23,14 @@ import numpy.typing as npt
 from verax import wire
 from verax.audit.certificate import Certificate
 from verax.audit.copies import copies
+from verax.audit.independence import independence
+from verax.copies import CONFIDENCE
 from verax.errors import InputError
+from verax.groups import clusters_of, joined
 from verax.keys import checked_public
 from verax.market import Market, Submissions, bounds, market
 from verax.money import major_text, minor_units, scale_of
-from verax.payments import Payment, Payments, clusters_of, pay
+from verax.payments import Payment, Payments, pay
 from verax.plan import Mechanism
 from verax.public import Public
 from verax.reports import Reports, some
@@ -35,6 +38,7 @@ from verax.rules import DEFAULT, Rule, load
 from verax.score import Score, Scores, score
 
 Content = Mapping[str, Any]
+FIRST, CLUSTERS = "first", "clusters"
 _LISTS = ("tasks", "classes", "truth", "public", "unpaid", "references")
 
 
@@ -44,13 +48,15 @@ class Spec(wire.Document):
 
     `kind` is batch or market. `rule` is a name, or your own as module:function, importable where the round is run.
     `truth` (a class number a task, -1 unknown) and `public` (a stratum, or a list of numbers, a task) are optional;
-    `scale` is what a market pays for one unit of score, in major units, the budget if not given. `copies` pays agents
-    that are copies of one another as one; `unpaid` names agents that handed in a report and take no part: not paid,
+    `scale` is what a market pays for one unit of score, in major units, the budget if not given. Agents that are copies
+    of one another are paid once: by `copies` the "first" to commit and the others nothing, or with True in equal parts;
+    with "clusters" so is whoever shares errors (`verax.independence`); with False each is paid, as in a market, which
+    pays for what each adds. `unpaid` names agents that handed in a report and take no part: not paid,
     and no reference; `references` names those whose reports others are scored beside, and who, as their
     copies, were paid for them before; `significance` pays only scores that many standard errors above 0. `admitted` are
     the public keys of the only agents that may take part, by name; without it whoever comes first with a name has it.
 
-    >>> Spec("r1", ("t1", "t2"), ("cat", "dog"), "100.00").digest[:8]
+    >>> Spec("r1", ("t1", "t2"), ("cat", "dog"), "100.00", copies=False).digest[:8]
     'fe24af23'
     """
 
@@ -70,7 +76,7 @@ class Spec(wire.Document):
     deadline: str | None = None
     truth: tuple[int, ...] | None = None
     public: tuple[Any, ...] | None = None
-    copies: bool = wire.if_given(False)
+    copies: Literal["first", "clusters"] | bool = wire.if_given("first")
     unpaid: tuple[str, ...] = wire.if_given(())
     significance: float | None = wire.if_given(None)
     references: tuple[str, ...] = wire.if_given(())
@@ -80,6 +86,13 @@ class Spec(wire.Document):
         for name in _LISTS:
             if isinstance(given := getattr(self, name), list):
                 object.__setattr__(self, name, tuple(given))
+        if self.kind == "market":
+            object.__setattr__(self, "copies", False)
+
+    @classmethod
+    def from_json(cls, document: Any) -> Self:
+        """A spec from its JSON form; rounds of before said nothing of copies, and paid each of them."""
+        return super().from_json({"copies": False, **document} if isinstance(document, Mapping) else document)
 
     @property
     def digest(self) -> str:
@@ -241,49 +254,68 @@ def settlement(spec: Spec, submissions: Sequence[tuple[str, Content]], secret: s
         return _market_settlement(spec, submissions, secret, root)
     seed = hashlib.sha256(f"{root}:{secret}".encode()).hexdigest() if spec.over == "one" else None
     truth = None if spec.truth is None else np.array(spec.truth)
-    everybody = reports_of(spec, submissions)
+    everybody = reports_of(spec, sorted(submissions, key=lambda taken: taken[0]))
     nothing = dict.fromkeys(everybody.agents, 0)
     reports = everybody.only(*(i for i, agent in enumerate(everybody.agents) if agent not in spec.unpaid))
     if spec.unpaid and len(reports.agents) < (2 if truth is None else 1):
         return Settlement(nothing, None, secret, root, payments=_payments_of(spec, nothing))
-    twins = [c for c in copies(reports, 0.95) if c.verdict == "fails"] if spec.copies else []
-    groups = clusters_of(twins) if twins else []
-    alike = _first_of_each(reports.agents, groups)
+    twins = [c for c in copies(reports, CONFIDENCE) if c.verdict == "fails"] if spec.copies else []
+    alike = [*(clusters_of(twins) if twins else ()), *(_clusters(reports, truth) if spec.copies == CLUSTERS else ())]
+    groups = _in_order([agent for agent, _ in submissions if agent in reports.agents], joined(alike))
     # numpy: what is not label against label is then summed in one order wherever it is computed again
     found = score(
-        reports.only(*sorted({*alike.values()})), truth,
-        rule=spec.chosen, over=spec.over, sign=spec.sign, seed=seed, backend="numpy",
-    )  # fmt: skip
-    place = dict(zip(sorted({*alike.values()}), found.scores, strict=True))
-    shared = tuple(replace(place[i], agent=agent) for agent, i in alike.items() if agent not in spec.references)
-    scores = _payable_scores(replace(found, scores=shared), spec)
-    before = {agent for group in groups if group & {*spec.references} for agent in group}
-    payable = replace(scores, scores=tuple(s for s in scores.scores if s.agent not in before))
+        reports, truth, rule=spec.chosen, over=spec.over, sign=spec.sign, seed=seed, copies=groups, backend="numpy"
+    )
+    told = _scores_of(found, {*reports.agents} - {*spec.references})
+    scores = _payable_scores(_of_the_first(told) if spec.copies == FIRST else told, spec)
+    before = {agent for group in groups if {*group} & {*spec.references} for agent in group}
+    payable = _scores_of(scores, {*reports.agents} - before)
     paid = pay(
-        payable, budget=_budget_for(spec, payable, len(scores.scores), groups),
-        currency=spec.currency, scheme=spec.scheme, min_tasks=spec.min_tasks,
-        clusters=[group for group in groups if not group & before], rule=spec.chosen,
+        payable, budget=_budget_for(spec, payable, len(scores.scores)), currency=spec.currency, scheme=spec.scheme,
+        min_tasks=spec.min_tasks, rule=spec.chosen,
     )  # fmt: skip
     amounts = nothing | {p.agent: p.amount for p in paid}
     due = replace(paid, payments=tuple(map(Payment, amounts, amounts.values())))
     return Settlement(amounts, scores, secret, root, tuple(twins), paid.notes, due)
 
 
-def _budget_for(spec: Spec, payable: Scores, asked: int, groups: Sequence[set[str]]) -> str:
+def _scores_of(scores: Scores, agents: Collection[str]) -> Scores:
+    """The scores of some agents only."""
+    groups = (tuple(name for name in group if name in agents) for group in scores.copies)
+    kept = tuple(s for s in scores if s.agent in agents)
+    return replace(scores, scores=kept, copies=tuple(group for group in groups if len(group) > 1))
+
+
+def _budget_for(spec: Spec, payable: Scores, asked: int) -> str:
     """The budget; beside references, that part of it which is for as many as are left when copies are one."""
     if not spec.references:
         return spec.budget
-    there = {s.agent for s in payable.scores}
-    alike = sum(len(group & there) - 1 for group in groups if group & there)
+    alike = sum(len(group) - 1 for group in payable.copies)
     places = scale_of(spec.currency)
     return major_text(spec.minor() * (len(payable.scores) - alike) // asked, places)
 
 
-def _first_of_each(agents: Sequence[str], groups: Sequence[set[str]]) -> dict[str, int]:
-    """The agent whose report stands for each one's: its own, or the first of its copies, which is no peer of theirs."""
-    place = {agent: i for i, agent in enumerate(agents)}
-    stands = place | {agent: place[min(group)] for group in groups for agent in group}
-    return stands if len({*stands.values()}) > 1 else place  # all copies of one: there is nobody else to compare with
+def _clusters(reports: Reports, truth: npt.NDArray[Any] | None) -> list[tuple[str, ...]]:
+    """Who shares errors; nobody where there is too little to judge it by."""
+    try:
+        return [cluster.agents for cluster in independence(reports, truth).clusters]
+    except InputError:
+        return []
+
+
+def _in_order(agents: Sequence[str], groups: Iterable[Collection[str]]) -> list[list[str]]:
+    """Each group of copies in the order in which they committed; the first is the original."""
+    place = {agent: n for n, agent in enumerate(agents)}
+    found = [sorted(group, key=place.__getitem__) for group in groups]
+    return found if len(agents) - sum(len(group) - 1 for group in found) > 1 else []  # else nobody is left to compare
+
+
+def _of_the_first(scores: Scores) -> Scores:
+    """The scores without those of later copies: they committed to what somebody else had committed to."""
+    original = {name: group[0] for group in scores.copies for name in group[1:]}
+    kept = tuple(replace(s, score=None, stderr=None) if s.agent in original else s for s in scores)
+    said = [f"no score for {name!r}: a copy of {first!r}, who committed first" for name, first in original.items()]
+    return replace(scores, scores=kept, warnings=(*scores.warnings, *said))
 
 
 def _payable_scores(scores: Scores, spec: Spec) -> Scores:

@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from verax.audit.certificate import VERDICTS, Certificate, Certificates, quantile
+from verax.audit.certificate import VERDICTS, Certificate, Certificates
 from verax.audit.confidence import overconfident
 from verax.audit.copies import copies
 from verax.audit.evidence import accuracy, enough, error_rates, informative
@@ -34,6 +34,8 @@ from verax.audit.replies import Deltas, Gains, categorical, flipping_fraction, g
 from verax.audit.search import searched
 from verax.audit.worth import worth, worths
 from verax.errors import InputError, OptionError, is_number
+from verax.groups import clusters_of
+from verax.intervals import quantile
 from verax.kernels import Floats, engine
 from verax.plan import Mechanism
 from verax.rules import DEFAULT
@@ -105,11 +107,24 @@ def examine(
     rates = [None if truth is None else error_rates(labels, truth) for labels in reports.labels]
     found += [informative(s, confidence, r) for s, r in zip(scores.scores, rates, strict=True)]
     found.append(_accuracy_of(ready, scores, confidence))
-    twins = copies(reports, confidence)
+    twins = _with_gains(copies(reports, confidence), ready, scores)
     found += twins
     found += independent(reports, confidence, {c.agent for c in twins if c.agent and c.verdict == "fails"})
     found += enough(scores, influence, confidence, wanted)
     return scores, Certificates(sorted(found, key=lambda c: CODES.index(c.code)))
+
+
+def _with_gains(found: list[Certificate], ready: Prepared, scores: Scores) -> list[Certificate]:
+    """COPIES, with what each agent's score gains where copies are references: none where nobody is a copy."""
+    groups = tuple(tuple(sorted(group)) for group in clusters_of(found))
+    if not groups or not ready.plan.by_peers or len(ready.with_copies(groups).apart.reports.agents) < 2:
+        return found
+    apart = scored(ready.with_copies(groups))
+    return [replace(c, gain=_difference(scores[str(c.agent)].score, apart[str(c.agent)].score)) for c in found]
+
+
+def _difference(one: float | None, other: float | None) -> float | None:
+    return None if one is None or other is None else one - other
 
 
 def _about_replies(ready: Prepared, confidence: float, colluders: float) -> tuple[list[Certificate], dict[str, Floats]]:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from dataclasses import dataclass
-from statistics import NormalDist
 from typing import Any
 
 from verax import wire
@@ -84,16 +82,6 @@ class Certificates(list[Certificate]):
         columns: dict[str, list[Any]] = {name: [getattr(c, name) for c in self] for name in names}
         low, high = ([None if c.interval is None else c.interval[side] for c in self] for side in (0, 1))
         return to_frame({**columns, "low": low, "high": high}, backend)
-
-
-@functools.cache
-def quantile(confidence: float, comparisons: int = 1) -> float:
-    """How many standard errors hold `comparisons` two-sided intervals together (Bonferroni).
-
-    >>> round(quantile(0.95), 3), round(quantile(0.95, 10), 3)
-    (1.96, 2.807)
-    """
-    return NormalDist().inv_cdf(1 - (1 - confidence) / (2 * max(comparisons, 1)))
 
 
 def tasks_needed(tasks: float, ratio: float) -> str:

@@ -8,9 +8,10 @@ from functools import cached_property
 
 import numpy as np
 
-from verax.audit.certificate import Certificate, quantile, tasks_needed
+from verax.audit.certificate import Certificate, tasks_needed
 from verax.audit.search import rescored
 from verax.audit.worth import Worth, worth
+from verax.intervals import quantile
 from verax.kernels import Floats
 from verax.pairs import jackknifed
 from verax.reports import Reports

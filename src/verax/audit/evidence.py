@@ -8,7 +8,8 @@ from itertools import zip_longest
 
 import numpy as np
 
-from verax.audit.certificate import Certificate, Interval, quantile, tasks_needed
+from verax.audit.certificate import Certificate, Interval, tasks_needed
+from verax.intervals import quantile
 from verax.kernels import Floats, Labels
 from verax.score import Score, Scores
 

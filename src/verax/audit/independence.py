@@ -18,9 +18,10 @@ import numpy as np
 import numpy.typing as npt
 
 from verax import wire
-from verax.audit.certificate import Certificate, Interval, quantile, tasks_needed
+from verax.audit.certificate import Certificate, Interval, tasks_needed
 from verax.audit.kinship import FEWEST, Kinship, Worth, interval_of, jackknifed, kinship_of, products_of, worth_of
 from verax.errors import InputError, OptionError
+from verax.intervals import quantile
 from verax.kernels import Floats, Ints, Labels, engine
 from verax.mechanisms.skilled import label_pairs
 from verax.public import Public

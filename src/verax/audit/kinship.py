@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from verax.audit.certificate import quantile
+from verax.intervals import quantile
 from verax.kernels import Floats, Ints, Labels
 from verax.statistic import groups
 

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from verax.audit.certificate import Certificate, Interval, quantile, tasks_needed
+from verax.audit.certificate import Certificate, Interval, tasks_needed
 from verax.audit.worth import Mask
+from verax.intervals import quantile
 from verax.kernels import Floats, Ints
 
 _FEWEST = 10  # tasks on which a label is held, below which no normal approximation decides about it

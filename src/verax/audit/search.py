@@ -9,7 +9,8 @@ from itertools import product
 
 import numpy as np
 
-from verax.audit.certificate import Certificate, quantile, tasks_needed
+from verax.audit.certificate import Certificate, tasks_needed
+from verax.intervals import quantile
 from verax.kernels import Floats, Ints
 from verax.mechanisms import pairwise
 from verax.pairs import Counts, over_function

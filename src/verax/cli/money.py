@@ -52,10 +52,9 @@ def pay(
         raise OptionError(
             f"{scores}: scored by rule {scored.mechanism.rule}, not {rule}; leave rule= out, or name that"
         )
-    groups = [] if clusters is None else payments.clusters_of(read_document(clusters))
     paid = payments.pay(
         scored, budget=budget, currency=paying.currency, scale=scale, scheme=paying.scheme, base=base, rate=rate,
-        cap=cap, min_tasks=paying.min_tasks, clusters=groups,
+        cap=cap, min_tasks=paying.min_tasks, clusters=None if clusters is None else read_document(clusters),
     )  # fmt: skip
 
     def show(console: Console) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -60,6 +60,12 @@ def open_(
     agents: Annotated[
         Path | None, typer.Option(help="A file agent,key: the only ones that may take part, by public key.")
     ] = None,
+    copies: Annotated[
+        str,
+        typer.Option(
+            help="Of agents that hand in one report: pay first, equal (parts), each; clusters: see docs/copies.md."
+        ),
+    ] = "first",
     db: _Db = "verax.db",
     keys: _Keys = None,
 ) -> None:
@@ -80,11 +86,22 @@ def open_(
         scoring.rule, over, scoring.sign, scoring.floor, paying.scheme, paying.min_tasks, scale, deadline,
         None if asked.truth is None else tuple(asked.truth.tolist()),
         None if asked.public is None else tuple(asked.public.tolist()),
+        _who_is_paid(copies),
         admitted=None if agents is None else tables.read_keys(agents),
     )  # fmt: skip
     opened = parsed(_rounds_in(db, keys, create=True).open(spec).body)
     shown = {name: opened[name] for name in ("digest", "secret_hash", "seal_to", "operator")}
     _print_document({"round": round, "state": "open", **shown})
+
+
+def _who_is_paid(copies: str) -> Literal["first", "clusters"] | bool:
+    """What a spec calls it."""
+    known: dict[str, Literal["first", "clusters"] | bool] = {
+        "first": "first", "equal": True, "clusters": "clusters", "each": False,
+    }  # fmt: skip
+    if copies not in known:
+        raise OptionError(f"copies is {copies!r}; choose one of {', '.join(known)}")
+    return known[copies]
 
 
 @app.command()

@@ -18,6 +18,7 @@ from verax.cli.options import (
     ReportFiles,
     grouped,
     print_notes,
+    read_document,
     refuse_array_beside_tables,
 )
 from verax.errors import OptionError, VeraxError
@@ -42,6 +43,10 @@ def score(
     ranks: Annotated[
         bool, typer.Option("--ranks", help="The ranks that the paired differences leave open, which hold together.")
     ] = False,
+    copies: Annotated[
+        str | None,
+        typer.Option(help="Score agents that hand in one report as one: apart to find them, or an audit's JSON."),
+    ] = None,
     workers: Annotated[
         int | None, typer.Option(help="Read the reports shard by shard, in so many processes.", metavar="N")
     ] = None,
@@ -56,19 +61,22 @@ def score(
     if workers is not None or dask is not None or _better_in_shards(reports, asked, output):
         if output.html is not None:
             raise OptionError("html= needs the reports whole, and these are read shard by shard; leave it out")
-        if ranks:
-            raise OptionError("ranks= needs the reports whole, and these are read shard by shard; leave it out")
+        for name, given in (("ranks", ranks), ("copies", copies is not None)):
+            if given:
+                raise OptionError(f"{name}= needs the reports whole, and these are read shard by shard; leave it out")
         if asked.public is not None:
             raise OptionError("a public signal cannot be taken out shard by shard; score the files whole")
         found = _score_shards(reports, asked, workers, dask)
         output.write(found.to_json(), lambda console: _print_scores(console, found))
         return
     ready = read_and_plan(reports, asked)
+    if copies is not None:
+        ready = _with_copies(ready, copies)
     scores = scored(ready)
     if ranks:
         from verax.compare import compared
 
-        scores = replace(scores, ranks=compared(ready).ranks)
+        scores = replace(scores, ranks=compared(ready.apart if ready.copies else ready).ranks)
 
     def show(console: Console) -> None:
         from verax.advice import advice
@@ -117,6 +125,13 @@ def _print_scores(console: Console, scores: Scores) -> None:
 
     console.print(table(scores_listing(scores)))
     print_notes(console, scores.warnings)
+
+
+def _with_copies(ready: Prepared, copies: str) -> Prepared:
+    """The same with the groups of copies that are found, or that an audit's file names."""
+    from verax.groups import APART, groups_among
+
+    return ready.with_copies(groups_among(ready.reports, copies if copies == APART else read_document(Path(copies))))
 
 
 def read_and_plan(reports: list[Path], asked: PairedOptions) -> Prepared:

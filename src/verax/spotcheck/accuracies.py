@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from verax import wire
-from verax.audit.certificate import quantile
 from verax.compare import Comparison, holm, rank_intervals
 from verax.errors import InputError, OptionError
+from verax.intervals import quantile
 from verax.kernels import Floats, Ints
 from verax.reports import Reports, as_reports, some
 from verax.score import RankInterval

@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from verax import wire
-from verax.audit.certificate import quantile
 from verax.errors import InputError, OptionError
+from verax.intervals import quantile
 from verax.kernels import Floats, Labels
 from verax.mechanisms.soft import in_order
 from verax.public import Public
