@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 import riders
@@ -190,18 +187,3 @@ def test_a_flower_app_may_ask_for_it(world):
     found.start(Here(clients), start, num_rounds=2)
     amounts = {p.agent: p.amount for p in found.referee.pay_exam("90.00", full_marks="0.5").payments}
     assert amounts["3"] == 0 < min(amounts["1"], amounts["2"])
-
-
-def test_the_study_of_a_few_worlds_runs_on_a_small_one(monkeypatch):
-    study = importlib.import_module("examined")
-    rng = np.random.default_rng(3)
-    images, labels = blobs(rng, 3000, width=784)
-    small = SimpleNamespace(train_images=images, train_labels=labels, test_images=images[:300])
-    monkeypatch.setattr(study, "load", lambda *_, **__: small)
-    monkeypatch.setattr(study, "POOL", 200)
-    monkeypatch.setattr(study, "TRAIN", 2000)
-    monkeypatch.setattr(study, "SIZES", (60, 150))
-    monkeypatch.setattr(study, "SKEWS", {"IID": None})
-    shares, unpaid, kept = study.paid("nowhere", "IID", 0, "mean")
-    assert shares["echo"] == shares["stale"] == shares["step 1"] == 0
-    assert 0 <= unpaid <= 1 and 0 <= kept <= 1
