@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 import riders
 from simulated import Client, clients, federate, initial, predict, train
 
 from verax.errors import InputError, OptionError
-from verax.exam import HeldBack
+from verax.exam import ExamRecord, HeldBack
 from verax.federation import Payroll, Referee, Reply, Sitting
 from verax.innovations import public_moves
 
@@ -187,3 +189,10 @@ def test_a_flower_app_may_ask_for_it(world):
     found.start(Here(clients), start, num_rounds=2)
     amounts = {p.agent: p.amount for p in found.referee.pay_exam("90.00", full_marks="0.5").payments}
     assert amounts["3"] == 0 < min(amounts["1"], amounts["2"])
+
+
+def test_what_an_exam_pays_is_computed_again_from_its_record(world):
+    referee, _ = sat(world, RIDERS)
+    record = referee.exam_record("100.00", full_marks="0.05", deposit="90.00")
+    again = ExamRecord.from_json(json.loads(json.dumps(record.to_json())))
+    assert again.payments() == referee.pay_exam("100.00", full_marks="0.05", deposit="90.00")

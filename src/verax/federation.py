@@ -35,6 +35,7 @@ import numpy.typing as npt
 
 from verax.echo import BUFFERS, KINSHIP, Weights, buffers_among, echo_test, public_features
 from verax.errors import InputError, OptionError, VeraxError
+from verax.exam import ExamRecord
 from verax.payments import Payments
 from verax.payroll import Outcome, Payroll
 from verax.received import (
@@ -373,10 +374,13 @@ class Referee:
         One gate stands before all, or with a `deposit` pay is signed (`payments.pay_marks`). Copies are paid as one,
         and a share of what a member earns that examines rides on agreeing with the other examiners.
         """
+        return self.exam_record(budget, full_marks, deposit=deposit, **terms).payments()
+
+    def exam_record(self, budget: str, full_marks: str, **terms: Any) -> ExamRecord:
+        """The document that these payments follow from, for whoever wants to compute them again (`exam.ExamRecord`)."""
         if self._examination is None:
             raise OptionError("there is no exam to be paid for; give protocol='exam' and exam=Sitting(...)")
-        asked = {"budget": budget, "full_marks": full_marks, "deposit": deposit, **terms}
-        return self._examination.payments(self._reports_of, **asked)
+        return self._examination.record(self.name, self._reports_of, budget, full_marks, **terms)
 
     def _paid_round(self, reports: Reports, **asked: Any) -> Outcome:
         """The round of these reports in the ledger, from its beginning to its settlement."""

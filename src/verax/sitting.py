@@ -15,10 +15,10 @@ import numpy.typing as npt
 from verax.audit.copies import copies
 from verax.echo import Weights, perturbed, stepped
 from verax.errors import InputError, OptionError
-from verax.exam import Exam, HeldBack
+from verax.exam import Exam, ExamRecord, HeldBack
 from verax.examiners import Over
 from verax.innovations import public_moves
-from verax.payments import Payments, clusters_of, pay_marks
+from verax.payments import clusters_of
 from verax.received import Model, Question, Work
 from verax.reports import Reports
 from verax.score import Scores
@@ -116,10 +116,13 @@ class Examination:
         self.last = list(works)
         return self.exam.scores()
 
-    def payments(self, reports_of: Callable[[Sequence[Work]], Reports], **terms: Any) -> Payments:
-        """What all rounds so far are paid (`payments.pay_marks`), copies in the last of them as one."""
+    def record(
+        self, name: str, reports_of: Callable[[Sequence[Work]], Reports], budget: str, full_marks: str, **terms: Any
+    ) -> ExamRecord:
+        """All that the payments of the rounds so far follow from; copies in the last of them are paid as one."""
         twins = copies(reports_of(self.last), 0.95) if len(self.last) > 1 else []
         alike = [c for c in twins if c.verdict == "fails"]
-        clusters = clusters_of(alike) if alike else ()
-        exposure, agreement = self.exam.exposure(), self.exam.agreement()
-        return pay_marks(self.exam.scores(), exposure=exposure, agreement=agreement, clusters=clusters, **terms)
+        groups = tuple(tuple(sorted(group)) for group in clusters_of(alike)) if alike else ()
+        promises = {holder: promise for holder, (promise, _) in self.sitting.promised.items()}
+        asked = {"budget": budget, "full_marks": full_marks, "clusters": groups, "commitments": promises, **terms}
+        return ExamRecord.of(self.exam, name, **asked)
