@@ -1,5 +1,6 @@
 """Reports of few answers: held one by one, scored by where agents meet, equal to the array; refused by name."""
 
+import doctest
 import json
 import math
 from pathlib import Path
@@ -324,3 +325,8 @@ def test_what_needs_the_array_gets_it_where_it_fits(by_cells):
         one, other = ([(c.code, c.agent, c.verdict) for c in audit(reports, **asked)] for reports in (dense, sparse))
         assert one == other
         assert compare(dense, **asked).to_json() == compare(sparse, **asked).to_json()
+
+
+def test_the_pages_example_prints_what_it_shows():
+    page = Path(__file__).parents[1] / "docs" / "scoring.md"
+    assert doctest.testfile(str(page), module_relative=False).failed == 0

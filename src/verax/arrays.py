@@ -12,9 +12,10 @@ import numpy as np
 import numpy.typing as npt
 
 from verax import layout
+from verax.answers import Answers, second_time
 from verax.columns import Column, Reading, Table, text_of
 from verax.errors import InputError
-from verax.labels import MOST_CLASSES, Array, Floats, checked_names, clean, number, some
+from verax.labels import MOST_CLASSES, Array, Floats, checked_names, clean, narrow, number, some
 from verax.layout import Laid, Roles, laid_out
 from verax.vocabulary import LABEL, TRUE
 
@@ -133,7 +134,31 @@ def class_count(labels: Array, source: str) -> int:
     return size
 
 
-def places_and_names(
+Named = tuple[str, Any, Sequence[str] | None]
+
+
+def answers_and_names(named: Sequence[Named], source: str) -> tuple[Answers, list[tuple[str, ...]]]:
+    """Answers from whose each is, on which task, and which label, and the names of all of them."""
+    (who, agents), (about, tasks), (said, classes) = (
+        _places_and_names(given, names, what, source) for what, given, names in named
+    )
+    if not len(who) == len(about) == len(said):
+        raise InputError(
+            f"{source}: {len(who)} agents, {len(about)} tasks and {len(said)} labels; give one each an answer"
+        )
+    place = who * len(tasks) + about
+    order = np.argsort(place, kind="stable")
+    twice = second_time(place, order)
+    if twice is not None:
+        raise InputError(
+            f"{source}: agent {agents[who[twice]]!r} reports task {tasks[about[twice]]!r} a second time; "
+            "keep one answer"
+        )
+    held = Answers.of_places(place, order, narrow(said, len(classes)), (len(agents), len(tasks)))
+    return held, [agents, tasks, classes]
+
+
+def _places_and_names(
     given: Any, names: Sequence[str] | None, what: str, source: str
 ) -> tuple[npt.NDArray[np.int64], tuple[str, ...]]:
     """Which agent, task or class each answer is of, from 0 up, and what all of them are called."""

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from verax import arrays
-from verax.answers import Answers, second_time
+from verax.answers import Answers
 from verax.columns import Reading, Table, is_frame, table_of, text_of
 from verax.errors import InputError
 from verax.frames import to_frame
@@ -155,25 +155,9 @@ class Reports:
         >>> Reports.of_answers([0, 1, 1], [0, 0, 2], [1, 1, 0], agents=["ann", "bob"])
         Reports(2 agents, 3 tasks, 2 classes, 3 abstentions)
         """
-        (who, who_names), (about, task_names), (said, class_names) = (
-            arrays.places_and_names(given, names, what, source)
-            for what, given, names in (("agent", agent, agents), ("task", task, tasks), ("class", label, classes))
-        )
-        if not len(who) == len(about) == len(said):
-            raise InputError(
-                f"{source}: {len(who)} agents, {len(about)} tasks and {len(said)} labels; give one each an answer"
-            )
-        shape = len(who_names), len(task_names)
-        place = who * shape[1] + about
-        order = np.argsort(place, kind="stable")
-        twice = second_time(place, order)
-        if twice is not None:
-            raise InputError(
-                f"{source}: agent {who_names[who[twice]]!r} reports task {task_names[about[twice]]!r} a second time; "
-                "keep one answer"
-            )
-        held = Answers.of_places(place, order, narrow(said, len(class_names)), shape)
-        found = cls(held, who_names, task_names, class_names, classes_given=classes is not None)
+        named = ("agent", agent, agents), ("task", task, tasks), ("class", label, classes)
+        held, (who, about, said) = arrays.answers_and_names(named, source)
+        found = cls(held, who, about, said, classes_given=classes is not None)
         return found.with_one_spelling()._with_signals(truth, public, source)
 
     @classmethod
