@@ -1,7 +1,7 @@
 """Measure a world of few answers: 100,000 agents x 100,000 tasks with 4,000,000 answers, beside a self-join in DuckDB.
 
     python benchmarks/sparse.py [--answers 4000000] [--agents 100000] [--tasks 100000] [--runs 3]
-                                [--out benchmarks/results/sparse.json]
+                                [--ways WAY...] [--out benchmarks/results/sparse.json]
 
 Two worlds of two labels: `even`, where every agent and task is as likely as any other in an answer, and `skewed`,
 where agents answer, and tasks are answered, as often as lognormal weights say (sigma 1.5 and 1). Agents are right half
@@ -149,11 +149,23 @@ def compared(scores: dict[str, np.ndarray]) -> dict[str, Any]:
     return found
 
 
+def with_what_was_measured(document: dict[str, Any], path: Path) -> dict[str, Any]:
+    """The figures with those of other ways that the file has of worlds of the same size."""
+    before = json.loads(path.read_text()) if path.exists() else {}
+    sizes = ("agents", "tasks", "answers")
+    if [before.get(size) for size in sizes] != [document[size] for size in sizes]:
+        return document
+    worlds = {name: {**before["worlds"][name], **found, "ways": before["worlds"][name]["ways"] | found["ways"]}
+              for name, found in document["worlds"].items()}  # fmt: skip
+    return {**document, "worlds": worlds}
+
+
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     sizes = {"agents": 100_000, "tasks": 100_000, "answers": 4_000_000, "runs": 3, "gigabytes": 8}
     for name, number in sizes.items():
         options.add_argument(f"--{name}", type=int, default=number)
+    options.add_argument("--ways", nargs="+", default=[*WAYS], choices=[*WAYS], metavar="WAY")
     options.add_argument("--out", type=Path)
     asked = options.parse_args()
     names = ("verax", "numpy", "numba", "pyarrow", "duckdb")
@@ -173,6 +185,8 @@ def main() -> None:
             each = np.bincount(world["task"], minlength=asked.tasks)
             document["worlds"][name] = {"meetings": int((each**2).sum()), "ways": {}}
         for way, (program, kind, option) in WAYS.items():
+            if way not in {*asked.ways, next(iter(WAYS))}:
+                continue
             filled = program.format(asked=option, agents=asked.agents, gigabytes=asked.gigabytes)
             for name, found in document["worlds"].items():
                 found["ways"][way], scores[name][way] = measured(filled, paths[name][kind], asked.runs)
@@ -180,7 +194,7 @@ def main() -> None:
                 seconds, held = found["ways"][way]["processor seconds"]["median"], found["ways"][way]["megabytes"]
                 print(f"{name:8}{way:28}{seconds:9.2f} s{held:7} MB", flush=True)
             if asked.out is not None:
-                asked.out.write_text(json.dumps(document, indent=1) + "\n")
+                asked.out.write_text(json.dumps(with_what_was_measured(document, asked.out), indent=1) + "\n")
 
 
 if __name__ == "__main__":
