@@ -24,7 +24,8 @@ _TINY = 1e-150
 
 @dataclass(frozen=True, eq=False)
 class Means:
-    """Some means, (P,) each: `value`, `stderr`, how many drawn tasks each rests on, and its slope; NaN without two.
+    """Some means, (P,) each: `value`, `stderr`, how many drawn tasks each rests on, how many of these by
+    chance, and its slope; NaN without two.
 
     `parts` (P, n): what each drawn task adds to how far the value is off. `doubt`: what surprise adds to the variance.
     `fall` and `rise`: how far one more task could take the value down or up, were it the opposite of its guess.
@@ -40,6 +41,7 @@ class Means:
     value: Floats
     stderr: Floats
     drawn: Ints
+    by_chance: Ints
     slope: Floats
     parts: Floats
     doubt: Floats
@@ -48,7 +50,7 @@ class Means:
 
     def reach(self, z: float) -> Floats:
         """How far an interval goes where a normal one goes z standard errors: by Student's t."""
-        return np.asarray(student(z, np.maximum(self.drawn - 1, 1)) * self.stderr)
+        return np.asarray(student(z, np.maximum(self.by_chance - 1, 1)) * self.stderr)
 
 
 def means(
@@ -57,25 +59,27 @@ def means(
 ) -> Means:  # fmt: skip
     """Means of `values` (P, n) over `size` (P,) tasks, of which some are drawn and `inside`; guesses have that mean."""
     weight, thin = inside / chances, inside * ((1 - chances) / chances**2)
-    drawn, whole = inside.sum(1), np.maximum(weight.sum(1), _TINY)
+    by_chance = inside & (chances < 1)  # tasks that were certain to be in tell nothing of luck
+    drawn, chanced, whole = inside.sum(1), by_chance.sum(1), np.maximum(weight.sum(1), _TINY)
     v_mean, g_mean = ((weight * x).sum(1) / whole for x in (values, guesses))
     v, g = (np.where(inside, x - mean[:, None], 0.0) for x, mean in ((values, v_mean), (guesses, g_mean)))
     slopes = _slopes(v, g, thin) if slope is None else np.full(len(v), slope)
     parts = weight * (v - slopes[:, None] * g) / whole[:, None]
-    doubt = surprise * np.where(drawn < size, _typical(thin, drawn, chances), 0.0) / whole**2
-    variance = (((1 - chances) * parts**2).sum(1) + doubt) * drawn / np.maximum(drawn - 1, 1)
-    told = (drawn > 1) | (drawn == size)
-    each = np.maximum(drawn, 1)
+    doubt = surprise * np.where(drawn < size, _typical(thin, chanced, chances), 0.0) / whole**2
+    variance = (((1 - chances) * parts**2).sum(1) + doubt) * chanced / np.maximum(chanced - 1, 1)
+    told = (chanced > 1) | (drawn == size)
+    unit = (weight * by_chance).sum(1) / np.maximum(chanced, 1) / whole
     return Means(
         np.where(told, v_mean + slopes * (mean_guess - g_mean), np.nan),
-        np.where(told, np.sqrt(variance), np.nan), drawn, slopes, parts, doubt,
-        (v_mean + slopes * (1 - g_mean)) / each, (1 - v_mean + slopes * g_mean) / each,
+        np.where(told, np.sqrt(variance), np.nan), drawn, chanced, slopes, parts, doubt,
+        (v_mean + slopes * (1 - g_mean)) * unit, (1 - v_mean + slopes * g_mean) * unit,
     )  # fmt: skip
 
 
 def _typical(thin: Floats, drawn: Ints, chances: Floats) -> Floats:
     """What one more task would weigh in each variance: the mean of those drawn, and one that is like all."""
-    everywhere = float(((1 - chances) / chances**2).mean())
+    uncertain = chances[chances < 1]
+    everywhere = float(((1 - uncertain) / uncertain**2).mean()) if len(uncertain) else 0.0
     return np.asarray((thin.sum(1) + everywhere) / (drawn + 1))
 
 

@@ -35,7 +35,7 @@ def differences(found: Means, inside: Mask, chances: Floats, a: Ints, b: Ints, z
     """The differences of means a and b, `reach` how far their intervals go."""
     told = ~np.isnan(found.value[a] - found.value[b])
     value = np.where(told, found.value[a] - found.value[b], 0.0)
-    parts, either = found.parts[a] - found.parts[b], inside[a] | inside[b]
+    parts, either = found.parts[a] - found.parts[b], (inside[a] | inside[b]) & (chances < 1)
     count = either.sum(1)
     spread = ((1 - chances) * parts**2).sum(1)
     factor = count / np.maximum(count - 1, 1)
@@ -47,9 +47,11 @@ def differences(found: Means, inside: Mask, chances: Floats, a: Ints, b: Ints, z
     again = np.nonzero((p < _WORTH_A_LOOK) & ~exact)[0]
     sign = np.where(value[again] < 0, -1.0, 1.0)
     up, down = np.where(value[again] < 0, b[again], a[again]), np.where(value[again] < 0, a[again], b[again])
-    known, unknown = (parts[again] ** 2).sum(1), spread[again]
+    apart = np.where(either[again], parts[again], 0.0)
+    apart = np.where(either[again], apart - (apart.sum(1) / np.maximum(count[again], 1))[:, None], 0.0)
+    known, unknown = (apart**2).sum(1), ((1 - chances) * apart**2).sum(1)
     p[again] = np.maximum(p[again], p_if_one_more_spoke_against(
-        np.abs(value[again]), sign[:, None] * parts[again], either[again], found.fall[up] + found.rise[down],
+        np.abs(value[again]), sign[:, None] * apart, either[again], found.fall[up] + found.rise[down],
         np.divide(known, unknown, out=np.ones_like(known), where=unknown > 0),
     ))  # fmt: skip
     return Differences(value, error, np.where(told, student(z, freedom) * error, 1.0), p)
