@@ -141,6 +141,8 @@ def alike_note(what: str, names: Sequence[str]) -> list[str]:
     >>> alike_note("labels", ["Cat", "cat.", "dog"])
     ["labels 'Cat', 'cat.' differ in capitals or marks only and stay apart: write them alike if they are one"]
     """
+    if "".join(names).isascii() and len({name.strip(_AROUND).casefold() for name in names}) == len(names):
+        return []
     bare = {name: name if number(name) else _seen(name) or name for name in names}
     count = Counter(bare.values())
     alike = [name for name in bare if count[bare[name]] > 1]

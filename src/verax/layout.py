@@ -212,7 +212,8 @@ def _check_agents(table: Table, names: Sequence[str], reading: Reading) -> list[
     rows = len(columns[names[0]].codes)
     if rows < _ENOUGH:
         return []
-    said = {name: {number(text) or text for text in column.texts} for name, column in columns.items()}
+    spelled = {text: number(text) or text for text in {*chain.from_iterable(c.texts for c in columns.values())}}
+    said = {name: {*map(spelled.__getitem__, column.texts)} for name, column in columns.items()}
     everywhere = Counter(chain.from_iterable(said.values()))
     strange = [
         name for name, column in columns.items()

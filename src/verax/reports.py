@@ -356,9 +356,9 @@ class Reports:
         reports = self.over_classes(class_order({*self.classes, *names.values()}))
         place = {c: i for i, c in enumerate(reports.classes)}
         codes = np.array([-1 if x is None else place[names[x]] for x in known])
-        shared, unsaid = len(truth.keys() & {*self.tasks}), [x for x in seen if x not in index]
+        held, bare, unsaid = sum(map(bool, truth.values())), known.count(None), [x for x in seen if x not in index]
         said = spelling_note({x: name for x, name in names.items() if x != name}, "the truth: ")
-        said += arrays.lost_notes(source, len(truth), len(truth) - shared, len(self.tasks) - shared, unsaid)
+        said += arrays.lost_notes(source, held, held - len(known) + bare, bare, unsaid)
         return replace(reports, truth=narrow(codes, len(place)), notes=(*self.notes, *said))
 
     def over_classes(self, classes: tuple[str, ...]) -> Reports:

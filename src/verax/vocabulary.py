@@ -46,7 +46,9 @@ def called(names: Iterable[str], words: frozenset[str] | set[str]) -> list[str]:
     >>> called(["Task ID", "taskId", "ann"], TASK)
     ['Task ID', 'taskId']
     """
-    return [name for name in names if len(name) <= _LONGEST and name.lower().translate(_MARKS) in words]
+    each = [name for name in names if len(name) <= _LONGEST and "\n" not in name]
+    bare = "\n".join(each).lower().translate(_MARKS).split("\n")  # all at once: a file may have very many
+    return [name for name, word in zip(each, bare, strict=False) if word in words]
 
 
 def is_about_tasks(names: Iterable[str]) -> list[str]:
