@@ -121,6 +121,35 @@ def gains(kind, attack, after):
     }
 
 
+COLUMNS = (("before", "copies paid once"), ("after", "copies paid once"), ("after", "clusters paid once"))
+
+
+def row(of, names, rate):
+    """Gains of one attack with so much noise: before, now, and with clusters counted once."""
+    return [of[when][way][str(names)][str(rate)][0] for when, way in COLUMNS]
+
+
+def tables(results):
+    """The tables of docs/copies.md: the noise of one attack, and each attack at its best."""
+    head = "| 5 names: before | copies | clusters | 10 names: before | copies | clusters |"
+    lines = [f"| labels changed {head}", "|---|---|---|---|---|---|---|"]
+    for rate in NOISE:
+        of = {when: results[when]["4 labels"]["noisy copies only"] for when in ("before", "after")}
+        cells = [f"{x:.2f}" for names in NAMES for x in row(of, names, rate)]
+        lines.append(f"| {rate:.0%} | {' | '.join(cells)} |")
+    lines += ["", f"| best noise of each attack {head}", "|---|---|---|---|---|---|---|"]
+    for attack in ATTACKS:
+        cells = []
+        for names in NAMES:
+            found = [
+                row({when: results[when][kind][attack] for when in ("before", "after")}, names, rate)
+                for kind in KINDS for rate in NOISE
+            ]  # fmt: skip
+            cells += [f"{x:.1f}" for x in np.max(found, 0)]
+        lines.append(f"| {attack} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
 def main():
     when = sys.argv[1]
     table = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}

@@ -61,7 +61,7 @@ def honest_and_ring(seed, noise=0.0):
 def test_no_honest_agent_is_accused_beside_a_ring_of_copies():
     worlds = [accused(honest_and_ring(seed)) for seed in range(400)]
     assert sum(bool(found & {"0", "1", "2"}) for found in worlds) == 0
-    assert sum(bool(found) for found in worlds) >= 390  # and the ring is found
+    assert sum(bool(found) for found in worlds) >= 395  # and the ring is found
 
 
 @pytest.mark.parametrize("noise", [0.01, 0.05, 0.2])
@@ -275,6 +275,19 @@ def test_copies_of_what_most_say_are_copies_though_they_depart_from_nothing():
     one = settlement(spec, taken[:7], "", "").amounts
     for k in range(2, 21):
         assert settlement(spec, taken[: 6 + k], "", "").amounts == one | {name: 0 for name, _ in taken[7 : 6 + k]}
+
+
+def test_the_study_of_sybils_is_what_the_docs_say():
+    import sybils
+
+    results = json.loads(sybils.RESULTS.read_text())
+    written = (sybils.RESULTS.parents[2] / "docs" / "copies.md").read_text()
+    assert sybils.tables(results) in written
+    world = sybils.World("2 labels", 0)
+    rows = [*world.honest, *sybils.ATTACKS["noisy copies only"](world, 5, 0.0)]
+    one = sybils.paid(world, [*world.honest, world.own], True)
+    assert sybils.paid(world, rows, True)[10:].sum() == one[10]
+    assert sybils.paid(world, rows, False)[10:].sum() > 5 * one[10]
 
 
 # rounds

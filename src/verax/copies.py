@@ -4,10 +4,11 @@ Reports that are the same to the last label are one voice before anything is cou
 everywhere, so between voices overall agreement tells nothing; but where one departs from the clear plurality of
 everybody outside the pair, an honest other seldom follows, and a copy does. In rounds, until nothing changes:
 
-    votes      each group found in the round before has one vote a task, and so has each voice in no group
+    votes      each group that seemed to be one in the round before has one vote a task, and so has each other voice
     nearest    of each voice, those that seem to share most of its departures, by one blocked product
     judged     these pairs, exactly, beside the votes of everybody outside them; every round from single voices again
-    groups     what is surely shared joins; more than a third of all voices is no ring but perhaps the honest ones
+    groups     who seems to share may be a ring; more than a third of all voices is none, but perhaps the honest ones
+    copies     of a ring, those that surely share
 
 Where rounds return to what they found before without coming to rest, only what all of them say is kept.
 """
@@ -125,17 +126,16 @@ def find_copies(reports: Reports, confidence: float = CONFIDENCE) -> Found:
     (('a', 'f', 'g'),)
     """
     crowd = _Crowd(reports, confidence)
-    rounds = [np.arange(len(crowd.places))]
-    while len(rounds) <= _ROUNDS:
-        twins = crowd.judged(rounds[-1])
-        merged = crowd.merged(twins)
-        before = [n for n, known in enumerate(rounds) if np.array_equal(known, merged)]
-        rounds.append(merged)
-        if before:
-            rounds = rounds[before[0] + 1 :]
+    voted, sure = [np.arange(len(crowd.places))], list[Ints]()
+    while len(sure) < _ROUNDS:
+        twins = crowd.judged(voted[-1])
+        seeming = crowd.seeming(twins)
+        sure.append(crowd.sure(twins, seeming))
+        if before := [n for n, known in enumerate(voted) if np.array_equal(known, seeming)]:
+            sure = sure[before[0] :]
             break
-    group = _in_all(rounds)
-    return crowd.found(group, twins)
+        voted.append(seeming)
+    return crowd.found(_in_all(sure), twins)
 
 
 class _Crowd:
@@ -203,12 +203,19 @@ class _Crowd:
         share = float((mine == theirs)[departs].mean()) if count else 0.0
         return Side(i, count, share, *wilson(share, count, self.z))
 
-    def merged(self, twins: Sequence[Twin]) -> Ints:
-        """The groups of voices that twins make; who may be of too large a group for a ring is in none."""
-        seeming = self._joined(t for t in twins if t.seems_copied)
-        size = np.bincount(seeming, minlength=len(seeming))[seeming]
-        ring = (3 * size <= len(size)) | ((size == 2) & (len(size) >= 5))
-        return self._joined(t for t in twins if t.copied and ring[t.sides[0].voice])
+    def seeming(self, twins: Sequence[Twin]) -> Ints:
+        """The groups of voices that may be one ring's: neither too large for one, nor two that are not sure."""
+        group = self._joined(t for t in twins if t.seems_copied)
+        size = np.bincount(group, minlength=len(group))[group]
+        ring = (size > 2) & (3 * size <= len(size))
+        pair = (size == 2) & (len(size) >= 5)
+        return self._joined(
+            t for t in twins if (t.copied and pair[t.sides[0].voice]) or (t.seems_copied and ring[t.sides[0].voice])
+        )
+
+    def sure(self, twins: Sequence[Twin], seeming: Ints) -> Ints:
+        """The groups within these that twins surely make."""
+        return self._joined(t for t in twins if t.copied and len({*seeming[[s.voice for s in t.sides]].tolist()}) == 1)
 
     def _joined(self, twins: Iterable[Twin]) -> Ints:
         """Of each voice the first that twins link it with."""

@@ -36,6 +36,7 @@ import numpy.typing as npt
 from verax.echo import BUFFERS, KINSHIP, Weights, buffers_among, echo_test, public_features
 from verax.errors import InputError, OptionError, VeraxError
 from verax.exam import ExamRecord
+from verax.groups import APART
 from verax.payments import Payments
 from verax.payroll import Outcome, Payroll
 from verax.received import (
@@ -305,7 +306,7 @@ class Referee:
             return Outcome(self.number, None, dropped=received.dropped, unpaid=unpaid)
         reports, before = self._reports_of([*beside, *new]), tuple(w.agent for w in beside)
         if self.payroll is None:
-            found = score(reports, self._gold, **self.options)
+            found = score(reports, self._gold, **{"copies": APART, **self.options})
             outcome = Outcome(self.number, replace(found, scores=tuple(s for s in found if s.agent not in before)))
         else:
             budget = self.payroll.at_the_rate_of(self._paid_first, len(new))
@@ -362,7 +363,8 @@ class Referee:
             unpaid = outsiders(reports.labels, reports.agents, len(self.classes), known) | unpaid
         if self.payroll is None:
             payable = reports.only(*(i for i, agent in enumerate(reports.agents) if agent not in unpaid))
-            scores = score(payable, self._gold, public, **self.options) if len(payable.agents) > 1 else None
+            asked = {"copies": APART, **self.options}
+            scores = score(payable, self._gold, public, **asked) if len(payable.agents) > 1 else None
             return Outcome(self.number, scores, dropped=dropped, unpaid=unpaid)
         signal = None if public is None else tuple(map(tuple, public.tolist()))
         outcome = self._paid_round(reports, unpaid=tuple(sorted(unpaid)), public=signal)
@@ -475,7 +477,7 @@ class Referee:
         if len(works) < 2 or (self.weights != "score" and self.bar is None):
             return {}
         paid_by = None if outcome is None or self.protocol in _EVERY_ROUND or self._loses_only else outcome.scores
-        found = paid_by or score(self._reports_of(works), self._gold)
+        found = paid_by or score(self._reports_of(works), self._gold, copies=APART)
         return dict.fromkeys((w.agent for w in works), 0.0) | {s.agent: s.score or 0.0 for s in found.scores}
 
     def _write_page(self, folder: Path, outcome: Outcome) -> None:
