@@ -58,7 +58,7 @@ from verax.rounds import Settlement
 from verax.rules import resolve
 from verax.score import Scores, score
 from verax.sides import outsiders
-from verax.sitting import Examination, Sitting
+from verax.sitting import Examination, Sitting, gold_labels
 from verax.tables import write_atomically
 
 __all__ = [
@@ -158,7 +158,7 @@ class Referee:
         if self.payroll is not None and rule is not None:
             self.options = {**self.options, "rule": rule.name}
         self.classes, self.tasks = tuple(map(str, self.classes)), tuple(map(str, range(len(self.pool))))
-        self._gold = _gold_labels(self.gold, len(self.tasks), len(self.classes))
+        self._gold = gold_labels(self.gold, len(self.tasks), len(self.classes))
         self._loses_only = rule is not None and rule.loses_only
         self._history: list[Model] = []
         self._types: Model = {}
@@ -491,22 +491,3 @@ class Referee:
 
 def _arrays_of(model: Model) -> Weights:
     return list(model.values())
-
-
-def _gold_labels(
-    gold: npt.ArrayLike | Mapping[int, int] | None, tasks: int, classes: int
-) -> npt.NDArray[np.int64] | None:
-    """True labels of some of the pool as an array, -1 where not known."""
-    if gold is None:
-        return None
-    if isinstance(gold, Mapping):
-        known = np.full(tasks, -1)
-        for place, label in gold.items():
-            if not 0 <= place < tasks:
-                raise InputError(f"a gold label is at place {place} of a pool of {tasks}; give places from 0 up")
-            known[place] = label
-    else:
-        known = np.asarray(gold)
-    if known.shape != (tasks,) or known.dtype.kind not in "iu" or known.min() < -1 or known.max() >= classes:
-        raise InputError(f"gold labels must be {tasks} integers from -1 to {classes - 1}; -1 where not known")
-    return known.astype(np.int64) if (known >= 0).any() else None

@@ -126,3 +126,26 @@ class Examination:
         promises = {holder: promise for holder, (promise, _) in self.sitting.promised.items()}
         asked = {"budget": budget, "full_marks": full_marks, "clusters": groups, "commitments": promises, **terms}
         return ExamRecord.of(self.exam, name, **asked)
+
+
+def gold_labels(
+    gold: npt.ArrayLike | Mapping[int, int] | None, tasks: int, classes: int
+) -> npt.NDArray[np.int64] | None:
+    """True labels of some of the pool as an array, -1 where not known; None where none is.
+
+    >>> gold_labels({1: 0}, tasks=3, classes=2).tolist()
+    [-1, 0, -1]
+    """
+    if gold is None:
+        return None
+    if isinstance(gold, Mapping):
+        known = np.full(tasks, -1)
+        for place, label in gold.items():
+            if not 0 <= place < tasks:
+                raise InputError(f"a gold label is at place {place} of a pool of {tasks}; give places from 0 up")
+            known[place] = label
+    else:
+        known = np.asarray(gold)
+    if known.shape != (tasks,) or known.dtype.kind not in "iu" or known.min() < -1 or known.max() >= classes:
+        raise InputError(f"gold labels must be {tasks} integers from -1 to {classes - 1}; -1 where not known")
+    return known.astype(np.int64) if (known >= 0).any() else None
