@@ -129,6 +129,7 @@ def settled() -> Work:
     """`verax round settle` of 20 agents on 500 tasks, each time on a copy of the sealed round."""
     labels = labels_of(20, 500, 5)
     Path("tasks.csv").write_text("\n".join(["task", *(f"t{n}" for n in range(500))]) + "\n")
+    os.environ["VERAX_KEYS"] = "keys"  # of the sealed round and of all its copies
     there = ("--db", "sealed.db")
     command("round", "open", "r", "--tasks", "tasks.csv", "--classes", "0,1,2,3,4", "--budget", "1000.00", *there)
     command("round", "fund", "r", *there)

@@ -83,6 +83,7 @@ def prepare() -> None:
     for i, some in enumerate((body[: TASKS // 2], body[TASKS // 2 :])):
         write(f"shards/{i}.csv", [head, *some])
     write("tasks.csv", [row[:1] for row in (head, *body)])
+    os.environ["VERAX_KEYS"] = "keys"  # of the sealed round and of all its copies
     there = ("--db", "sealed.db")
     command("round", "open", "r", "--tasks", "tasks.csv", "--classes", "c0,c1", "--budget", "100.00", *there)
     command("round", "fund", "r", *there)
