@@ -286,14 +286,14 @@ def all_pairs(side: Side, plan: Plan) -> list[Part | None] | None:
     found: list[Part | None] = []
     for first in range(0, len(labels), step := _rows_at_once(labels, half, plan)):
         rows = labels[first : first + step] if step < len(labels) else labels
-        found += _rows_beside_all(rows, first, labels, classes, sign, half, plan)
+        found += _rows_beside_all(rows, first, side, classes, sign, half, plan)
     return found
 
 
 def _rows_beside_all(
-    rows: Labels, first: int, labels: Labels, classes: int, sign: Any, half: Ints | None, plan: Plan
+    rows: Labels, first: int, side: Side, classes: int, sign: Any, half: Ints | None, plan: Plan
 ) -> list[Part | None]:
-    who = np.arange(first, first + len(rows))
+    labels, who = side.reports.labels, np.arange(first, first + len(rows))
     if plan.over == "median":
         total, n = kernels.totals(rows, labels, classes, sign, half, plan.engine)
     else:
@@ -306,7 +306,7 @@ def _rows_beside_all(
         stderr = [mean_error(p / max(a.sum(), 1), half) for p, a in zip(phi, able, strict=True)]
     return [
         Part(centre_of(v[a], plan.over), error, tasks, int(a.sum())) if a.any() else None
-        for v, a, error, tasks in zip(value, able, stderr, (rows >= 0).sum(1).tolist(), strict=True)
+        for v, a, error, tasks in zip(value, able, stderr, side.answered[who].tolist(), strict=True)
     ]
 
 

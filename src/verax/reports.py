@@ -214,7 +214,7 @@ class Reports:
         """The labels one by one: whose, on which task, and what."""
         return self.held if isinstance(self.held, Answers) else Answers.of_array(self.held)
 
-    @property
+    @cached_property
     def answered(self) -> npt.NDArray[np.int64]:
         """How many tasks each agent answered.
 

@@ -233,7 +233,7 @@ def prepare(
     kind = signal.kind
     shape = replace(reports.shape, public=kind)
     plan = (mechanism or Mechanism()).plan(shape, truth_given=truth is not None, engine=counted, rng=rng)
-    if truth is None and not plan.by_truth:
+    if truth is None and not plan.by_truth and reports.truth is not None:
         reports = replace(reports, truth=None)  # labels that came along unasked are not looked at
     return Prepared(reports, signal, plan)
 
