@@ -271,6 +271,8 @@ def test_accuracy_holds_at_an_even_prior_and_names_the_condition_that_does_not()
     found = certificate("ACCURACY", Reports.of(labels), even)
     assert found.verdict == "holds"
     assert found.gain > 0.95  # the rank correlation of scores and accuracies
+    assert "dependence" not in found.why  # which nobody looked for
+    assert "no dependence seen" in certificate("ACCURACY", Reports.of(labels), even, against="peers").why
     uneven = rng.choice(3, 6000, p=[0.7, 0.2, 0.1])
     found = certificate("ACCURACY", Reports.of(population(uneven)), uneven)
     assert found.verdict == "fails"

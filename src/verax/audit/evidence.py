@@ -150,9 +150,9 @@ def accuracy(
         return Certificate(
             "ACCURACY", None, "undecided", rho, interval, None, f"the prior is known too roughly; {need}; {tail}"
         )
-    return Certificate(
-        "ACCURACY", None, "holds", rho, interval, None, f"an even prior within {gap:.3f}, no dependence seen; {tail}"
-    )
+    seen = "" if beyond_truth is None else ", no dependence seen"  # which is looked for among peers only
+    why = f"an even prior within {gap:.3f}{seen}; {tail}"
+    return Certificate("ACCURACY", None, "holds", rho, interval, None, why)
 
 
 def _uneven(share: Floats, tasks: int, classes: Sequence[str], confidence: float) -> str | None:
