@@ -192,6 +192,12 @@ def test_only_who_opened_a_round_seals_settles_and_voids_it(tmp_path):
             step("r")
     with pytest.raises(ConflictError, match="another operator"):
         stranger.submit("r", "dan", report((0, 1, 0, 1, 1, 0)))
+    Rounds(Ledger.open(path)).open(dataclasses.replace(SPEC, round="r2"))
+    before = stranger.ledger.head()
+    for step in (stranger.fund, stranger.void):
+        with pytest.raises(ConflictError, match="another operator"):
+            step("r2")
+    assert stranger.ledger.head() == before  # what began was taken back
     assert Rounds(Ledger.open(path)).settle("r").amounts
 
 

@@ -13,7 +13,8 @@ Everything is in the ledger's journal, so that every step is immutable, idempote
 verifiable: `verify` computes every payment again from the transcript. What is asked (rule, classes,
 tasks, public signal, truth, budget, deadline) is hashed when the round opens and cannot change.
 Randomness comes from SHA-256 of the sealed root and a secret that was committed to at opening and is
-published at settlement: no agent can choose it, nor the operator once it has opened.
+published at settlement: no agent can choose it. The operator knows the secret, and could hand in reports of its own
+until a draw suits it (docs/trust.md).
 
 Reports are sealed to the round where they are made, and signed by their agents' keys; the operator signs every step.
 The round's secret, which opens them, is a file of the ledger's keyring and never in the journal before settlement. In
