@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -22,7 +23,7 @@ from verax.errors import OptionError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from verax.spotcheck import Accuracies, SpotCheck
+    from verax.show.text import Listing
 
 
 @grouped
@@ -34,7 +35,7 @@ def plan(
 ) -> None:
     """Which tasks to label, and what that buys; with their labels in --truth, everybody's accuracy and what is open."""
     from verax import tables
-    from verax.show.spotchecks import accuracies_page, plan_page
+    from verax.show import spotchecks as shown
     from verax.spotcheck import SpotCheck, estimate_accuracies, plan_labels
 
     output.spare(*reports, asked.truth, asked.since)
@@ -49,31 +50,27 @@ def plan(
             raise OptionError("nothing to plan or to estimate; give label=, wanted= or truth=")
         asked.refuse_planning()
         found = estimate_accuracies(known, truth, before, confidence=confidence)
-        output.write(found.to_json(), lambda out: _show_accuracies(out, found), lambda: accuracies_page(found))
+        output.write(
+            found.to_json(),
+            lambda out: _show(out, shown.accuracies_listings(found), shown.accuracies_words(found), found.warnings),
+            lambda: shown.accuracies_page(found),
+        )
         return
     made = plan_labels(known, asked.label, wanted=asked.wanted, truth=truth, **asked.drawing(before))
     if asked.csv is not None:
         write_empty_labels(asked.csv, [a.task for a in made.ask])
-    output.write(made.to_json(), lambda out: _show_plan(out, made), lambda: plan_page(made))
+    output.write(
+        made.to_json(),
+        lambda out: _show(out, shown.plan_listings(made), shown.plan_words(made), made.warnings),
+        lambda: shown.plan_page(made),
+    )
 
 
-def _show_plan(console: Console, made: SpotCheck) -> None:
-    from verax.show.spotchecks import plan_listings, plan_words
+def _show(console: Console, listings: Iterable[Listing], words: Iterable[str], warnings: Sequence[str]) -> None:
     from verax.show.text import print_line, table
 
-    for listing in plan_listings(made):
+    for listing in listings:
         console.print(table(listing))
-    for line in plan_words(made):
+    for line in words:
         print_line(console, line)
-    print_notes(console, made.warnings)
-
-
-def _show_accuracies(console: Console, found: Accuracies) -> None:
-    from verax.show.spotchecks import accuracies_listings, accuracies_words
-    from verax.show.text import print_line, table
-
-    for listing in accuracies_listings(found):
-        console.print(table(listing))
-    for line in accuracies_words(found):
-        print_line(console, line)
-    print_notes(console, found.warnings)
+    print_notes(console, warnings)
