@@ -291,7 +291,7 @@ def test_broadcasts_are_kept_within_bounds():
         found = referee(protocol=protocol)
         for n in range(12):
             found.broadcast({"said": np.full(TASKS, n)})
-        kept = [int(model["said"][0]) for model in found._history]
+        kept = [int(model["said"][0]) for model in found._broadcasts.models]
         assert kept == [0, *range(12 - most + 1, 12)]
 
 

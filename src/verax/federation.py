@@ -33,7 +33,9 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from verax.echo import BUFFERS, KINSHIP, Weights, buffers_among, echo_test, public_features
+from verax.averaging import CLAIMED, Averaging
+from verax.broadcasts import Broadcasts
+from verax.echo import BUFFERS, KINSHIP
 from verax.errors import InputError, OptionError, VeraxError
 from verax.exam import ExamRecord
 from verax.groups import APART
@@ -48,7 +50,6 @@ from verax.received import (
     Refused,
     Reply,
     Work,
-    cast_model,
     checked_model,
     digest_of,
     nothing_left,
@@ -67,9 +68,7 @@ __all__ = [
 
 Protocol = Literal["first", "every", "report", "exam"]
 PROTOCOLS = ("first", "every", "report", "exam")
-WEIGHTS = ("equal", "score")
 ON_ALL_DROPPED = ("stop", "plain")
-CLAIMED = "claimed"
 PAID_OPTIONS = ("rule", "over", "sign", "floor")
 _WORKERS = 4  # first models that are kept
 _EVERY_ROUND = ("every", "exam")
@@ -141,16 +140,9 @@ class Referee:
             raise OptionError(f"sides are told in a first round, not under {self.protocol!r}; leave sides out")
         if self.exam is not None and self.payroll is not None:
             raise OptionError("an exam is paid once, at its end, by pay_exam; leave payroll out")
-        if self.weights not in WEIGHTS:
-            raise OptionError(f"weights is {self.weights!r}; choose one of {', '.join(WEIGHTS)}")
         if self.on_all_dropped not in ON_ALL_DROPPED:
             raise OptionError(f"on_all_dropped is {self.on_all_dropped!r}; choose one of {', '.join(ON_ALL_DROPPED)}")
-        if isinstance(self.sizes, str) and self.sizes != CLAIMED:
-            raise OptionError(f"sizes is {self.sizes!r}; give a size for each client by name, or {CLAIMED!r}")
-        if not self.cap >= 1:
-            raise OptionError(f"cap is {self.cap}; a claim counts for at least the middle one, so give 1 or more")
-        if self.weights == "score" and self.sizes is not None:
-            raise OptionError("sizes go with equal weights; leave sizes out to weigh by score")
+        self._averaging = Averaging(self.weights, self.sizes, self.cap, self.bar)
         strange = [name for name in self.options if name not in PAID_OPTIONS]
         if self.payroll is not None and strange:
             raise OptionError(f"a paid round cannot be asked for {some(strange)}; give {', '.join(PAID_OPTIONS)} only")
@@ -160,16 +152,14 @@ class Referee:
         self.classes, self.tasks = tuple(map(str, self.classes)), tuple(map(str, range(len(self.pool))))
         self._gold = gold_labels(self.gold, len(self.tasks), len(self.classes))
         self._loses_only = rule is not None and rule.loses_only
-        self._history: list[Model] = []
-        self._types: Model = {}
+        self._broadcasts = Broadcasts(_KEPT[self.protocol], self.buffers)
         self._answered: npt.NDArray[Any] | None = None
         self._settled: dict[int, Outcome] = {}
         self._firsts: dict[str, npt.NDArray[Any]] = {}  # what first models say of the pool
         self._workers: list[Work] = []  # some of them, for an echo to be told by
         self._paid_first, self._told = 0, set[str]()
-        self._resumed, self._first_digest = False, ""
+        self._resumed = False
         self._played = self._ahead = 0  # rounds of this process, and those before it
-        self._informed = False  # whether anything but the first model has been broadcast
         self._question = Question(self.pool, self.predict, len(self.tasks), len(self.classes))
         self._examination = None
         if self.exam is not None:
@@ -181,7 +171,7 @@ class Referee:
         """Whether the protocol scores the replies of the round that is being played."""
         if self.protocol in _EVERY_ROUND:
             return True
-        return self.protocol == "first" and not self._informed and all(o.problem for o in self.outcomes)
+        return self.protocol == "first" and not self._broadcasts.informed and all(o.problem for o in self.outcomes)
 
     @property
     def wants_reports(self) -> bool:
@@ -195,16 +185,10 @@ class Referee:
 
     def broadcast(self, model: Model) -> None:
         """Remember what everybody is sent in this round; the first is what `predict` is tried on."""
-        if self._types.keys() != model.keys() or any(model[n].shape != a.shape for n, a in self._types.items()):
+        if not self._broadcasts.are_like(model):
             self._answered = self._question.tried_on(model)
-            self._types, self._history = {name: np.zeros_like(array) for name, array in model.items()}, []
-        if self._history and not self._informed:
-            first = self._history[0]
-            self._informed = any(not np.array_equal(model[name], array) for name, array in first.items())
-        recent = [*self._history[1:], cast_model(model, self._types)][-_KEPT[self.protocol] :]
-        self._history = [*self._history[:1], *recent]
+        self._broadcasts.add(model)
         self._played += 1
-        self._first_digest = self._first_digest or digest_of(recent[-1])
         with suppress(VeraxError):  # a ledger that cannot be read is said where it is written to
             self._resume()
 
@@ -236,7 +220,7 @@ class Referee:
         claim = 1.0 if reply.claim is None else reply.claim
         if self.sizes == CLAIMED and not 0 <= claim < math.inf:
             raise Refused(f"it claims to count for {claim}, which is no number of examples")
-        model = checked_model(reply.arrays, self._types)
+        model = checked_model(reply.arrays, self._broadcasts.types)
         return Work(reply.agent, model, self._question.answer(model, self._answered), reply.origin, claim)
 
     def pay_round(
@@ -279,14 +263,14 @@ class Referee:
         Those who were never asked before, and so hold nothing informative as far as the referee knows. Under `every`
         there are none, as every round is paid.
         """
-        if self.protocol in _EVERY_ROUND or not self._informed or not self._firsts:
+        if self.protocol in _EVERY_ROUND or not self._broadcasts.informed or not self._firsts:
             return []
         return sorted(set(asked) - self._told)
 
     @property
     def first_model(self) -> Model:
         """What was broadcast before anything was informative."""
-        return self._history[0]
+        return self._broadcasts.first
 
     def settle_newcomers(self, received: Received) -> Outcome:
         """Score newcomers' first models beside those of who came before, and pay them at the same rate."""
@@ -299,7 +283,7 @@ class Referee:
 
     def _scored_newcomers(self, received: Received) -> Outcome:
         beside = [Work(agent, {}, said) for agent, said in sorted(self._firsts.items())]
-        echoes = self._echoes_among([*received.works, *self._workers], (), self._history[:1])
+        echoes = self._broadcasts.echoes([*received.works, *self._workers], (), self.kinship, first=True)
         unpaid = {w.agent: echoes[w.agent] for w in received.works if w.agent in echoes}
         new = [w for w in received.works if w.agent not in unpaid]
         if not new:
@@ -319,7 +303,7 @@ class Referee:
 
         A broadcast that is one of theirs begins that round again; any other begins the one after the last.
         """
-        if self.payroll is None or self._resumed or not self._history:
+        if self.payroll is None or self._resumed or not self._broadcasts.models:
             return
         begun = self.payroll.resumed(self.name)
         self._resumed = True
@@ -333,8 +317,8 @@ class Referee:
         self.outcomes[:0] = self._settled.values()
         if self._settled:
             known = {b.broadcast: b.number for b in reversed(begun)}
-            self._ahead = known.get(self._first_digest, max(self._settled) + 1) - 1
-            self._informed |= self._first_digest != begun[0].broadcast
+            self._ahead = known.get(self._broadcasts.first_digest, max(self._settled) + 1) - 1
+            self._broadcasts.informed |= self._broadcasts.first_digest != begun[0].broadcast
 
     def _remember_first(self, reports: Reports, scores: Scores | None) -> None:
         """What those say who have handed in a first model; the first round sets the rate for who comes later."""
@@ -345,17 +329,17 @@ class Referee:
     def _scored_round(self, received: Received) -> Outcome:
         works, dropped = received.works, received.dropped
         if self._examination is not None:
-            imitated = self.imitate(self._history) if self.imitate is not None else ()
-            still = buffers_among(self._types, names=self.buffers)
-            marked = self._examination.sit(self._history, works, imitated, still, self.seed)
+            imitated = self.imitate(self._broadcasts.models) if self.imitate is not None else ()
+            sent = self._broadcasts
+            marked = self._examination.sit(sent.models, works, imitated, sent.still, self.seed)
             return Outcome(self.number, marked, dropped=dropped)
         if len(works) < 2:
             raise InputError(f"{len(works)} replies can be scored; two at least are needed")
         reports = self._reports_of(works)
-        everything = self.protocol == "every"
-        imitations = self.imitate(self._history) if everything and self.imitate is not None else ()
-        public = self._public_features(imitations) if everything else None
-        unpaid = self._echoes_among(works, imitations, self._history)
+        everything, sent = self.protocol == "every", self._broadcasts
+        imitations = self.imitate(sent.models) if everything and self.imitate is not None else ()
+        public = sent.features(self._question, imitations, self.seed, **self.features) if everything else None
+        unpaid = sent.echoes(works, imitations, self.kinship)
         if not everything:
             self._workers = [work for work in works if work.agent not in unpaid][:_WORKERS]
         if self.sides:
@@ -387,7 +371,7 @@ class Referee:
     def _paid_round(self, reports: Reports, **asked: Any) -> Outcome:
         """The round of these reports in the ledger, from its beginning to its settlement."""
         assert self.payroll is not None
-        name = self.payroll.begin(self.name, self.number, digest_of(self._history[-1]))
+        name = self.payroll.begin(self.name, self.number, digest_of(self._broadcasts.now))
         truth = None if self._gold is None else tuple(self._gold.tolist())
         spec = self.payroll.spec(
             name, **{"tasks": self.tasks, "classes": self.classes, "truth": truth, **self.options, **asked}
@@ -409,42 +393,6 @@ class Referee:
             probabilities=rows / rows.sum(2, keepdims=True), agents=names, tasks=self.tasks, classes=self.classes
         )
 
-    def _public_features(self, imitations: Sequence[Sequence[Model]]) -> npt.NDArray[np.float64]:
-        """What the broadcasts so far, and imitations of work, say about the pool."""
-        names = list(self._history[-1])
-
-        def rows(weights: Weights, pool: Any) -> npt.NDArray[Any]:
-            said = np.asarray(self.predict(dict(zip(names, weights, strict=True)), pool))
-            return said if said.ndim == 2 else np.eye(len(self.classes))[said]
-
-        *before, now = map(_arrays_of, self._history)
-        groups = [[*map(_arrays_of, group)] for group in imitations]
-        still = buffers_among(self._types, names=self.buffers)
-        return public_features(rows, now, before, self.pool, self.seed, imitations=groups, still=still, **self.features)
-
-    def _echoes_among(
-        self, works: Sequence[Work], imitations: Sequence[Sequence[Model]], broadcasts: Sequence[Model]
-    ) -> dict[str, str]:
-        """Who sent nothing of its own, by what its update shares with the others'."""
-        if len(works) < 3 or self.kinship is None:
-            return {}
-        still = buffers_among(broadcasts[-1], [w.model for w in works], self.buffers)
-        if len(still) == len(self._types):  # whole numbers are all that there is to train
-            still = []
-
-        def trained(model: Model) -> Weights:
-            return [array for place, array in enumerate(model.values()) if place not in still]
-
-        *before, now = map(trained, broadcasts)
-        made = [trained(model) for group in imitations for model in group]
-        found = echo_test([trained(w.model) for w in works], now, before, imitations=made, least=self.kinship)
-        return {
-            w.agent: f"no work of its own can be seen: its update shares {kin.ratio:.1f} with the others', "
-            f"where noise shares 1 and {kin.least:g} is asked"
-            for w, kin in zip(works, found, strict=True)
-            if not kin.worked
-        }
-
     def weigh(self, works: Sequence[Work], outcome: Outcome | None = None) -> list[tuple[Work, float]]:
         """The replies that count in the average, each with what it counts for.
 
@@ -452,29 +400,10 @@ class Referee:
         In rounds that are not scored, under `every` (which takes out what is shared, and that is most of what makes a
         model good) and under rules whose scores are never above 0, by one plain score: agreement beyond chance.
         """
-        scores = self._weighing_scores(works, outcome)
-        least = -math.inf
-        if self.bar is not None and scores:
-            least = self.bar * float(np.median(list(scores.values())))
-        kept = [w for w in works if scores.get(w.agent, math.inf) >= least] or list(works)
-        shares = self._size_shares(kept)
-        if self.weights == "score" and scores:
-            shares = [max(scores[w.agent], 0.0) for w in kept]
-            shares = shares if sum(shares) > 0 else [1.0] * len(kept)
-        return list(zip(kept, shares, strict=True))
-
-    def _size_shares(self, works: Sequence[Work]) -> list[float]:
-        """What each reply counts for by its size, as far as sizes are known or believed."""
-        if isinstance(self.sizes, Mapping):
-            return [float(self.sizes.get(w.agent, 1.0)) for w in works]
-        claims = [w.claim for w in works] if self.sizes == CLAIMED else []
-        if not any(claims):
-            return [1.0] * len(works)
-        most = self.cap * float(np.median([c for c in claims if c]))
-        return [min(c, most) for c in claims]
+        return self._averaging.weigh(works, self._weighing_scores(works, outcome))
 
     def _weighing_scores(self, works: Sequence[Work], outcome: Outcome | None) -> dict[str, float]:
-        if len(works) < 2 or (self.weights != "score" and self.bar is None):
+        if len(works) < 2 or not self._averaging.asks_for_scores:
             return {}
         paid_by = None if outcome is None or self.protocol in _EVERY_ROUND or self._loses_only else outcome.scores
         found = paid_by or score(self._reports_of(works), self._gold, copies=APART)
@@ -487,7 +416,3 @@ class Referee:
         title = f"{self.name}, round {outcome.server_round}"
         text = page(title, scores=outcome.scores, certificates=outcome.certificates(), payments=outcome.payments)
         write_atomically(folder / f"round-{outcome.server_round}.html", lambda file: file.write(text.encode()))
-
-
-def _arrays_of(model: Model) -> Weights:
-    return list(model.values())
