@@ -60,7 +60,7 @@ its conditions hold; the tests also show it failing where they do not.
 | Theorem 7: robustness | `theorem_7_` | J\\* of the Bayes-optimal classifier | the largest J of any classifier; at P(Y=1) = 0.8 the bound is 4/9, not 1/2 | corrected |
 | Theorem 8: calibrated CA | `theorem_8_` | elicits what CA elicits | holds for the squared loss; cross-entropy pays a hedged wrong classifier more | yes, inequality reversed |
 | Theorem 9: its condition at an even prior | `theorem_9_` | suffices | suffices; symmetric losses meet it, cross-entropy does not | yes, narrower |
-| Theorem 10: market with C surveys | `theorem_10_` | δ = λ/((1 - α' - β')(C + λ(C - 1))); C = 10, errors 0.1: 0.0658 | no gain by a greater loss of accuracy | yes |
+| Theorem 10: market with C surveys | `theorem_10_` | δ = λ/((1 - α' - β')(C + λ(C - 1))); C = 10, errors 0.1: 0.0658 | no gain by a greater loss of accuracy: of one report used in both places, or in the weighted mean of two; where a better one than the truthful can be made, a survey report alone may lose 74 δ, a market report alone 148 δ | yes, said so |
 
 ## Figures
 

@@ -703,7 +703,8 @@ def pay_in_both(reports, before, other, scale, own_drawn):
 
 def test_theorem_10_who_is_in_market_and_survey_gains_by_no_report_much_less_accurate():
     """Theorem 10: at an even prior, with C independent surveys, nobody who is in both gains by a report more than
-    delta = lambda / ((1 - alpha' - beta') (C + lambda (C - 1))) less accurate.
+    delta = lambda / ((1 - alpha' - beta') (C + lambda (C - 1))) less accurate: one report used in both places, or the
+    weighted mean of what two reports lose.
 
     Every pair of reports, one for the survey and one for the market, that one can make of what one holds and of the
     hypothesis before; Term I carries no lambda. With few surveys a less accurate report does pay: it contradicts the
@@ -748,3 +749,28 @@ def test_theorem_10_who_is_in_market_and_survey_gains_by_no_report_much_less_acc
     assert earned(1 - before, keep_both=True) > earned(held, keep_both=True) + 0.05
     assert earned(1 - before, keep_both=False) < earned(held, keep_both=False) - 0.05
     assert np.mean(held == truth) - np.mean(before != truth) == 0.125 < deviation_bound(1.0, 0.5, 3)
+
+
+def test_theorem_10_bounds_each_of_two_reports_only_where_the_truthful_one_is_the_best_that_can_be_made():
+    """The theorem bounds one report used in both places, or the weighted mean of what two different ones lose.
+
+    Where nothing better can be made of what one holds and of the hypothesis before, each of the two alone is within it
+    too. Else what the better report earns in one place pays for a far worse one in the other.
+    """
+    from verax.market import deviation_bound
+
+    found = {True: {"both": 0.0, "survey": 0.0, "market": 0.0}, False: {"both": 0.0, "survey": 0.0, "market": 0.0}}
+    worlds = [(("1/20", "1/20", "2/5"), 0.5, 2), (("3/10", "12/25", "1/10"), 10.0, 100),
+              (("1/5", "1/20", "1/20"), 10.0, 100), (("2/5", "1/20", "1/20"), 0.5, 100)]  # fmt: skip
+    for errors, scale, surveys in worlds:
+        confusions = [binary(e, e) for e in errors]
+        held, before, other, truth = listed(counts(conditionally_independent(HALF, *confusions)))
+        reports, truthful = every_map(4, 2)[:, 2 * held + before], 3
+        lost = np.mean(held == truth) - (reports == truth).mean(1)
+        pay = pay_in_both(reports, before, other, scale, 1 / surveys)
+        gains = pay > pay[truthful, truthful] + ROUNDING
+        share, best = lost / deviation_bound(scale, youden(confusions[2]), surveys), lost.min() >= -ROUNDING
+        most = {"both": share[np.diag(gains)], "survey": share[gains.any(1)], "market": share[gains.any(0)]}
+        found[best] = {place: max(found[best][place], by.max(initial=0.0)) for place, by in most.items()}
+    assert found[True] == {"both": near(0.9), "survey": near(0.9), "market": near(0.9)}
+    assert found[False] == {"both": 0.0, "survey": near(73.575), "market": near(148.005)}

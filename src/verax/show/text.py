@@ -174,7 +174,8 @@ def market_notes(closed: Market) -> list[str]:
         if survey.excluded:
             notes.append(f"not drawn from, for they hold market positions: {', '.join(survey.excluded)}")
         if survey.bound is not None:
-            notes.append(f"who is in both gains by no report that is {survey.bound:.4g} less accurate (Theorem 10)")
+            less = f"{survey.bound:.4g} less accurate"
+            notes.append(f"who is in both gains by no report, the same in both, that is {less} (Theorem 10)")
     return notes
 
 
