@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 import verax
 from verax import ConflictError, InputError, LedgerError, Reports
 from verax.cli import app
+from verax.errors import NotFoundError
 from verax.ledger import HOUSE, Entry, Head, Journal, Ledger
 from verax.rounds import TRANSITIONS, Receipt, Rounds, Settlement, Spec, commitment, content_of, settlement
 
@@ -664,3 +665,20 @@ def test_a_spec_may_be_given_lists(rounds):
     assert rounds.submit("r1", "a0", report(labels_of(0))).agent == "a0"
     with pytest.raises(InputError, match="a report is a list"):
         rounds.submit("r1", "a0", labels_of(0).tolist())
+
+
+def test_what_is_shown_keeps_up_with_whoever_writes(tmp_path):
+    here, there = (Rounds(Ledger.open(str(tmp_path / "verax.db"))) for _ in range(2))
+    here.open(BATCH)
+    for n, agent in enumerate(("ann", "bob", "ann"), start=1):
+        there.submit(BATCH.round, agent, report([n % 2, *[0] * (len(TASKS) - 1)]))
+        assert [s["agent"] for s in here.show(BATCH.round)["submissions"]] == ["ann", "bob", "ann"][:n]
+        assert here.show(BATCH.round)["submissions"] == there.show(BATCH.round)["submissions"]
+    assert [s["number"] for s in here.handed_in(BATCH.round, "ann")] == [1, 2]
+    assert here.handed_in(BATCH.round, "an") == [] and here.balance(BATCH.round, "ann") == 0
+
+
+def test_a_round_that_is_not_there_is_not_found(rounds):
+    for ask in (rounds.show, rounds.opened, rounds.seal, rounds.void, rounds.settle):
+        with pytest.raises(NotFoundError, match="no round is called 'none'"):
+            ask("none")

@@ -4,7 +4,11 @@
     ├── InputError            status 422   a file or an array is not what it should be
     ├── OptionError           status 400   options that do not go together
     ├── LedgerError           status 503   the ledger refuses, or its database cannot be used
-    │   └── ConflictError     status 409   the same key with other content, or a step out of turn
+    │   ├── ConflictError     status 409   the same key with other content, or a step out of turn
+    │   └── NotFoundError     status 404   no such round, agent or entry
+    ├── AccessError           status 403   who asks may not do this
+    │   └── IdentityError     status 401   nobody knows who asks
+    ├── LimitError            status 429   too much at a time
     └── ExtraMissing          status 501   an optional package is not installed
 
 `exit_code` is what the command line exits with, `status` what an HTTP service answers.
@@ -46,6 +50,30 @@ class ConflictError(LedgerError):
     """The same key with other content, or a step that a round's state does not allow."""
 
     status = 409
+
+
+class NotFoundError(LedgerError):
+    """No round, agent or entry is called that."""
+
+    status = 404
+
+
+class AccessError(VeraxError):
+    """Who asks is known, and may not do this."""
+
+    status = 403
+
+
+class IdentityError(AccessError):
+    """Who asks cannot be told, or is not who it says."""
+
+    status = 401
+
+
+class LimitError(VeraxError):
+    """More than anybody may ask at a time; the same later is in order."""
+
+    status = 429
 
 
 class ExtraMissing(VeraxError):  # noqa: N818

@@ -219,9 +219,11 @@ class Journal:
     def __init__(self, connection: sa.Connection) -> None:
         self._connection = connection
 
-    def entries(self, round: str | None = None, kind: str | None = None) -> Iterator[Entry]:
-        """All entries in order, or those of a round or a kind."""
-        query = sa.select(journal_table).order_by(journal_table.c.seq)
+    def entries(
+        self, round: str | None = None, kind: str | None = None, *, after: int = 0, most: int | None = None
+    ) -> Iterator[Entry]:
+        """All entries in order, or those of a round or a kind; those after a number, and so many at most."""
+        query = sa.select(journal_table).where(journal_table.c.seq > after).order_by(journal_table.c.seq).limit(most)
         if round is not None:
             query = query.where(journal_table.c.round == round)
         if kind is not None:
@@ -341,7 +343,7 @@ class Journal:
         if kind in ("posted", "pending") and debit and amount and debit != HOUSE:
             there = self.available(debit, currency or "")
             if there < amount:
-                raise LedgerError(
+                raise ConflictError(
                     f"{debit!r} has {there} {currency} to spend and {amount} are asked; fund it first".replace(
                         "  ", " "
                     )

@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import Any
 from urllib.parse import quote
 
-from verax.errors import ConflictError, InputError, LedgerError
+from verax.errors import ConflictError, InputError, LedgerError, NotFoundError
 from verax.keys import OPERATOR, Key, Keyring, is_signed
 from verax.ledger import HOUSE, Entry, Journal, Transfer
 from verax.sealed import Submission, spec_of, with_truth
@@ -61,7 +61,7 @@ class RecordedRound:
         """What a step has recorded that no round is without."""
         entry = self.steps.get(step) or self.journal.get(f"{self.name}:{step}")
         if entry is None:
-            raise LedgerError(f"no round is called {self.name!r}; open it first, or check db=")
+            raise NotFoundError(f"no round is called {self.name!r}; open it first, or check db=")
         return entry.said
 
     @cached_property

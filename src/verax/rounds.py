@@ -81,6 +81,7 @@ class Rounds:
     def __init__(self, ledger: Ledger) -> None:
         self.ledger = ledger
         self._asked: dict[str, Spec] = {}  # specs may be large, and cannot change once a round is open
+        self._taken: dict[str, tuple[dict[str, Any], ...]] = {}  # what was taken stays taken: only what is new is read
 
     @contextmanager
     def _reading(self, round: str) -> Iterator[RecordedRound]:
@@ -243,14 +244,42 @@ class Rounds:
             spec = opened["spec"] if settled is None else spec_of(opened, this.secret).to_json()
             if settled is None and this.has_truth:
                 spec = spec | {"truth": "not shown before settlement"}
-            taken = [(e.seq, e.said) for e in this.journal.entries(round, "submit")]
             return {
                 "format": wire.ROUND, "round": round, "state": state,
                 "digest": opened["digest"], "secret_hash": opened["secret_hash"], "spec": spec,
-                "submissions": [{"agent": s["agent"], "commitment": s["commitment"], "entry": n} for n, s in taken],
+                "submissions": self._submissions(this),
                 "escrow": this.available(this.escrow), "root": sealed.said["root"] if sealed else None,
                 "settlement": settled, "head": this.journal.head().to_json(),
             }  # fmt: skip
+
+    def opened(self, round: str) -> dict[str, Any]:
+        """The record of its opening, which is all that a report needs to be sealed and signed elsewhere."""
+        with self._reading(round) as this:
+            return this.opened
+
+    def handed_in(self, round: str, agent: str) -> list[dict[str, Any]]:
+        """What an agent has handed in, in order: commitment, entry and key; all that an outsider may know of it."""
+        with self._reading(round) as this:
+            of_agent = f"{round}:submit:{quote(agent, safe='')}:"
+            _ = this.opened
+            taken = [e for e in this.journal.entries(round, "submit") if e.id.startswith(of_agent)]
+            return [
+                {"entry": e.seq, "at": e.at, "hash": e.hash, **{k: e.said[k] for k in ("commitment", "key", "number")}}
+                for e in taken
+            ]
+
+    def balance(self, round: str, agent: str) -> int:
+        """What an agent may still stake or be paid out, in minor units of the round's currency."""
+        with self._reading(round) as this:
+            return this.available(f"agent:{agent}")
+
+    def _submissions(self, this: RecordedRound) -> list[dict[str, Any]]:
+        known = self._taken.get(this.name, ())
+        new = this.journal.entries(this.name, "submit", after=known[-1]["entry"] if known else 0)
+        found = [(e.seq, e.said) for e in new]
+        known += tuple({"agent": s["agent"], "commitment": s["commitment"], "entry": n} for n, s in found)
+        self._taken[this.name] = known
+        return [*known]
 
     def verify(self, round: str | None = None, *heads: Head) -> list[str]:
         """Every problem of the journal, and of a round's settlement computed again; [] if there is none."""
