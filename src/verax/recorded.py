@@ -131,6 +131,8 @@ class RecordedRound:
     def require(self, step: str) -> None:
         """Refuse a step that the table of transitions does not have."""
         state = self.state
+        if state == "none":
+            self.said("open")  # which says that there is no such round
         if (state, step) not in TRANSITIONS:
             allowed = [name for (before, name) in TRANSITIONS if before == state]
             raise ConflictError(
