@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import doctest
 import importlib
+import itertools
 import json
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import pytest
 import riders
+import scipy.linalg
 import simulated
 from simulated import average, clients, federate, initial, pair_scores, predict, train
 
 import verax
+from verax import echo
 from verax.echo import echo_test, kinships, perturbed, public_features, standing, stepped
 from verax.errors import InputError, OptionError
 
@@ -183,6 +188,60 @@ def test_over_all_signs_noise_shares_exactly_one_and_much_no_more_often_than_pro
     assert shared.mean() == pytest.approx(1, abs=1e-12)
     for least in (2.0, 4.0, 6.0):  # Hoeffding's bound on a sum of independent signs
         assert (shared >= least).mean() <= 2 * np.exp(-least / 2)
+
+
+def kinships_by_definition(replies, broadcast, earlier, imitations):
+    """All of every update at once, in whole vectors: what a network of any size could not afford."""
+    sent = [*earlier, broadcast]
+    public = [broadcast, *([b - a for a, b in zip(x, y, strict=True)] for x, y in itertools.pairwise(sent))]
+
+    def left(model):
+        found = []
+        for k, (array, now) in enumerate(zip(model, broadcast, strict=True)):
+            span = scipy.linalg.orth(np.stack([p[k].ravel() for p in public], 1), rcond=1e-6)
+            update = (array - now).ravel()
+            found.append(update - span @ (span.T @ update))
+        return np.concatenate(found)
+
+    rest = np.stack([left(model) for model in replies])
+    if imitations:
+        made = scipy.linalg.orth(np.stack([left(model) for model in imitations], 1), rcond=1e-6)
+        rest = rest - rest @ made @ made.T
+    return (rest @ rest.T) ** 2 / (rest**2 @ (rest**2).T)
+
+
+@pytest.mark.parametrize("block", [7, 1 << 15])
+@pytest.mark.parametrize("made", [0, 2])
+def test_kinships_found_block_by_block_are_those_of_the_definition(monkeypatch, block, made):
+    monkeypatch.setattr(echo, "_BLOCK", block)
+    rng = np.random.default_rng(3)
+
+    def model():
+        return [rng.standard_normal(shape) for shape in ((6, 5), (40,), (), (0, 3))]
+
+    broadcast, earlier, imitations = model(), [model(), model()], [model() for _ in range(made)]
+    taught = model()
+    replies = [[b + t + n for b, t, n in zip(broadcast, taught, model(), strict=True)] for _ in range(4)]
+    expected = kinships_by_definition(replies, broadcast, earlier, imitations)
+    assert kinships(replies, broadcast, earlier, imitations=imitations) == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.slow
+def test_twenty_models_of_eleven_million_weights_are_looked_through_in_ten_seconds_and_little_room():
+    """In a process of its own, whose largest size is that of the models and at most a tenth of a gigabyte more."""
+    program = (
+        "import resource, sys, time\nimport numpy as np\nfrom verax.echo import echo_test\n"
+        "rng = np.random.default_rng(0)\n"
+        "draw = lambda: [rng.standard_normal(2_200_000, np.float32) for _ in range(5)]\n"
+        "now, models = draw(), [draw() for _ in range(20)]\n"
+        "room = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
+        "before, start = room(), time.process_time()\n"
+        "echo_test(models, now, [])\n"
+        "print(time.process_time() - start, (room() - before) / 1e6)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    took, grew = map(float, done.stdout.split())
+    assert took < 10 and grew < 0.1
 
 
 def test_a_minority_that_shares_its_noise_does_not_pass(played):

@@ -14,9 +14,8 @@ once, and the pay of the lucky draws does not average out. Everything is plain a
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -30,6 +29,7 @@ Predict = Callable[[Weights, Any], Floats]
 
 # Of 630 replies of honest clients on MNIST 3 fall below; of 630 noised models none has more than 3.6.
 KINSHIP = 6.0
+_BLOCK = 2**15  # weights of every model that are looked at at a time
 _ROUNDING = 1e-5  # of the broadcast's norm: what float32 leaves of an echo or a step
 # What frameworks call the arrays that layers keep beside their weights; the last part of a name decides.
 BUFFERS = ("num_batches_tracked", "running_mean", "running_var", "moving_mean", "moving_variance")
@@ -210,35 +210,92 @@ def kinships(
            [4., 4., 0.],
            [0., 0., 4.]])
     """
-    public = [broadcast, *(_difference(b, a) for a, b in pairwise([*earlier, broadcast]))]
-    spans = [_span_of([model[k].ravel() for model in public]) for k in range(len(broadcast))]
-    nothing = np.zeros(sum(a.size for a in broadcast))
-    made = _span_of([nothing, *(_without_public(_difference(model, broadcast), spans) for model in imitations)])
-    size = math.sqrt(sum(float((a.astype(np.float64) ** 2).sum()) for a in broadcast))
-    left = []
-    for reply in replies:
-        rest = _without_public(_difference(reply, broadcast), spans)
-        rest = rest - made @ (made.T @ rest)
-        norm = float(np.linalg.norm(rest))
-        left.append(rest / norm if _ROUNDING * size < norm < math.inf else nothing)
-    table = np.stack(left)
-    chance = (table**2) @ (table**2).T
-    return np.asarray(np.where(chance > 0, (table @ table.T) ** 2 / np.where(chance > 0, chance, 1.0), 0.0))
+    models = [*replies, *imitations]
+    layers = [_Layer([m[k] for m in (*earlier, broadcast)], [m[k] for m in models]) for k in range(len(broadcast))]
+    size = math.sqrt(sum(float(np.sum(a.astype(np.float64) ** 2)) for a in broadcast))
+    with np.errstate(invalid="ignore", over="ignore"):  # of numbers that are not finite, or are too large to square
+        norms = np.sqrt(sum((layer.squares for layer in layers), np.zeros(len(models))))
+        scale = np.where((norms > 0) & (norms < math.inf), 1 / np.where(norms > 0, norms, 1.0), 0.0)
+        shared, chance = _products(layers, len(replies), scale)
+        left = np.sqrt(np.diagonal(shared)) * norms[: len(replies)]
+        table = np.where(chance > 0, shared**2 / np.where(chance > 0, chance, 1.0), 0.0)
+    there = (left > _ROUNDING * size) & (scale[: len(replies)] > 0)
+    return np.asarray(np.where(np.outer(there, there), table, 0.0))
 
 
-def _difference(model: Weights, other: Weights) -> Weights:
-    return [a.astype(np.float64) - b for a, b in zip(model, other, strict=True)]
+def _products(layers: Sequence[_Layer], replies: int, scale: Floats) -> tuple[Floats, Floats]:
+    """For every two updates the sums of u v and of (u v)^2, what imitations span taken out too."""
+    made, inside = _made_by_imitations(layers, replies, scale)
+    shared, chance = np.zeros((replies, replies)), np.zeros((replies, replies))
+    for left in _left_of(layers, scale):
+        rest = left[:replies] - inside @ (made @ left[replies:])
+        shared += rest @ rest.T
+        np.square(rest, out=rest)
+        chance += rest @ rest.T
+    return shared, chance
 
 
-def _span_of(vectors: Sequence[Floats]) -> npt.NDArray[np.float64]:
-    """Orthonormal columns that span the vectors."""
-    columns = np.stack(vectors, axis=1).astype(np.float64)
-    norms = np.linalg.norm(columns, axis=0)
-    u, s, _ = np.linalg.svd(columns / np.where(norms > 0, norms, 1.0), full_matrices=False)
-    return np.asarray(u[:, s > 1e-6])
+def _made_by_imitations(layers: Sequence[_Layer], replies: int, scale: Floats) -> tuple[Floats, Floats]:
+    """Orthonormal combinations (r, m) of what is left of the imitations, and what each reply has along them (K, r)."""
+    if len(scale) == replies:
+        return np.zeros((0, 0)), np.zeros((replies, 0))
+    made = _orthonormal(left[replies:] for left in _left_of(layers, scale))
+    inside = sum((left[:replies] @ (made @ left[replies:]).T for left in _left_of(layers, scale)), np.float64(0))
+    return made, np.asarray(inside)
 
 
-def _without_public(update: Weights, spans: Sequence[Floats]) -> npt.NDArray[np.float64]:
-    """The update with the public directions of each array taken out, as one vector."""
-    flat = [a.ravel() for a in update]
-    return np.concatenate([a - q @ (q.T @ a) for a, q in zip(flat, spans, strict=True)])
+def _left_of(layers: Sequence[_Layer], scale: Floats) -> Iterator[Floats]:
+    for layer in layers:
+        for left in layer.left():
+            left *= scale[:, None]
+            yield left
+
+
+class _Layer:
+    """One array of all models, a block of its weights at a time: updates, and their public directions taken out."""
+
+    def __init__(self, broadcasts: Sequence[Floats], models: Sequence[Floats]) -> None:
+        self.broadcasts, self.models = [a.ravel() for a in broadcasts], [a.ravel() for a in models]
+        blocks = range(0, self.broadcasts[-1].size, _BLOCK)
+        self.blocks = [slice(first, first + _BLOCK) for first in blocks]
+        self.directions = _orthonormal(map(self._public, self.blocks))
+        self.squares, self.inside = np.zeros(len(models)), np.zeros((len(models), len(self.directions)))
+        for block in self.blocks:
+            updates = self._updates(block)
+            with np.errstate(invalid="ignore", over="ignore"):
+                self.squares += np.einsum("ij,ij->i", updates, updates)
+                self.inside += updates @ (self.directions @ self._public(block)).T
+
+    def _public(self, block: slice) -> Floats:
+        """The broadcast, and what each differs by from the one before it, (p, b)."""
+        sent = np.array([a[block] for a in self.broadcasts], dtype=np.float64)
+        return np.concatenate([sent[-1:], np.diff(sent, axis=0)])
+
+    def _updates(self, block: slice) -> Floats:
+        return np.array([a[block] for a in self.models], dtype=np.float64) - self.broadcasts[-1][block]
+
+    def left(self) -> Iterator[Floats]:
+        """What is left of every update, (models, b), block by block."""
+        for block in self.blocks:
+            updates = self._updates(block)
+            with np.errstate(invalid="ignore", over="ignore"):
+                updates -= self.inside @ (self.directions @ self._public(block))
+            yield updates
+
+
+def _orthonormal(blocks: Iterable[Floats]) -> Floats:
+    """Combinations (r, p) of p long rows, given in blocks (p, b), that are orthonormal and span what the rows span.
+
+    Of the rows only the triangle of their QR decomposition is kept: what is added below it is decomposed anew.
+    """
+    triangle: Floats | None = None
+    for block in blocks:
+        below = block.T if triangle is None else np.vstack([triangle, block.T])
+        triangle = np.asarray(np.linalg.qr(below, mode="r"))
+    if triangle is None:  # an array without weights
+        return np.zeros((0, 0))
+    norms = np.linalg.norm(triangle, axis=0)
+    scale = np.where(norms > 0, norms, 1.0)
+    _, s, rows = np.linalg.svd(triangle / scale, full_matrices=False)
+    kept = s > 1e-6
+    return np.asarray(rows[kept] / s[kept, None] / scale)
