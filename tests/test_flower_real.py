@@ -241,6 +241,21 @@ def test_the_mnist_example_pays_neither_the_echo_nor_the_noise(place):
     assert "total" in (place.app / "paid" / "paid.txt").read_text()
 
 
+@pytest.mark.parametrize("place", ["flower-pytorch"], indirect=True)
+def test_the_pytorch_app_with_the_diff_of_its_readme_pays_ten_clients(place):
+    pytest.importorskip("torch", reason="torch is not installed: pip install 'verax[torch]'")
+    pytest.importorskip("ray", reason="ray is not installed: pip install 'verax[simulation]'")
+    diff = EXAMPLES / place.example / "paid.diff"
+    subprocess.run(["patch", "-p1", "-i", str(diff)], cwd=place.app, check=True)
+    place.flwr("run", ".", "local", "--stream", "--federation-config", TEN)
+    assert completed(place)
+    rounds = Rounds(Ledger.open(str(place.app / "rounds.db")))
+    assert rounds.verify("federation-1") == []
+    agents = [taken["agent"] for taken in rounds.show("federation-1")["submissions"]]
+    assert len(agents) == 10 and min(rounds.payment("federation-1", agent)[1] for agent in agents) > 0
+    assert (place.app / "final_model.pt").exists() and (place.app / "paid" / "round-1.html").exists()
+
+
 def large_digits(folder: Path) -> None:
     """The four files of MNIST, with scikit-learn's digits three times as large and somewhere in the frame."""
     from sklearn.datasets import load_digits
