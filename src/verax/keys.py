@@ -55,6 +55,15 @@ class Key:
         return cls(Ed25519PrivateKey.generate())
 
     @classmethod
+    def derived(cls, secret: str, purpose: str) -> Key:
+        """The key that a secret stands for, a different one for every purpose.
+
+        >>> Key.derived("a token", "invitation").public == Key.derived("a token", "invitation").public
+        True
+        """
+        return cls(Ed25519PrivateKey.from_private_bytes(_derived(secret.encode(), f"verax {purpose}")))
+
+    @classmethod
     def of(cls, text: str, source: str = "the key") -> Key:
         """The key that a PEM file holds."""
         try:

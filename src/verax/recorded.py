@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import unicodedata
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
 from typing import Any
-from urllib.parse import quote
 
 from verax.errors import ConflictError, InputError, LedgerError, NotFoundError
 from verax.keys import OPERATOR, Key, Keyring, is_signed
@@ -30,6 +28,7 @@ from verax.transcript import (
 TRANSITIONS: dict[tuple[str, str], str] = {
     ("none", "open"): "open",
     ("open", "fund"): "open",
+    ("open", "invite"): "open",
     ("open", "submit"): "open",
     ("open", "seal"): "sealed",
     ("sealed", "score"): "scored",
@@ -167,37 +166,6 @@ class RecordedRound:
             return standing.id.removeprefix(mine)
         return f"{bound}:{0 if standing is None else standing.seq}"
 
-    def admit(self, agent: str, key: Key | str) -> None:
-        """Who first hands in under a name has it. One key has one name, but the operator may act for anybody."""
-        public = key if isinstance(key, str) else key.public
-        admitted = self.spec.admitted
-        if admitted is not None and admitted.get(agent) != public:
-            raise ConflictError(
-                f"agent {agent!r} of round {self.name!r} is another key; hand in with the one that was admitted"
-                if agent in admitted
-                else f"agent {agent!r} is not among the {len(admitted)} that round {self.name!r} admits"
-            )
-        held = self.journal.get(f"{self.name}:name:{_folded(agent)}")
-        if held is None:
-            self.record(f"name:{_folded(agent)}", {"agent": agent, "key": public}, "admit")
-        elif held.said["agent"] != agent:
-            raise ConflictError(
-                f"agent {agent!r} is written like {held.said['agent']!r}, who is in the round; rename it"
-            )
-        elif held.said["key"] != public:
-            raise ConflictError(f"agent {agent!r} is another key's in round {self.name!r}; hand in with that key")
-        if public != self.opened.get("operator"):
-            self._refuse_second_name(agent, public)
-
-    def _refuse_second_name(self, agent: str, public: str) -> None:
-        other = self.journal.get(f"{self.name}:key:{public}")
-        if other is None:
-            self.record(f"key:{public}", {"agent": agent}, "admit")
-        elif other.said["agent"] != agent:
-            raise ConflictError(
-                f"this key is already {other.said['agent']!r} in round {self.name!r}; one key, one name"
-            )
-
     def signature_problems(self) -> Iterator[str]:
         """Steps and submissions that nobody signed who may have made them."""
         operator = self.opened.get("operator")
@@ -285,8 +253,3 @@ class RecordedRound:
 def secret_name(round: str, secret_hash: str) -> str:
     """Under which a round's secret is kept in a keyring."""
     return f"{round}.{secret_hash[:16]}"
-
-
-def _folded(agent: str) -> str:
-    """A name as two that look alike share it: composed, without capitals, quoted."""
-    return quote(unicodedata.normalize("NFKC", agent).casefold(), safe="")

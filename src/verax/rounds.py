@@ -30,7 +30,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import quote
 
-from verax import wire
+from verax import admission, wire
+from verax.admission import Admission, Admitted
 from verax.errors import ConflictError, InputError, LedgerError
 from verax.keys import Key, Keyring
 from verax.ledger import HOUSE, Entry, Head, Journal, Ledger, Transfer
@@ -51,6 +52,8 @@ from verax.transcript import (
 
 __all__ = [
     "TRANSITIONS",
+    "Admission",
+    "Admitted",
     "Receipt",
     "Rounds",
     "Settlement",
@@ -73,6 +76,7 @@ class Receipt(wire.Document):
     nonce: str
     entry: int
     head: Head
+    warnings: tuple[str, ...] = wire.if_given(())
 
 
 class Rounds:
@@ -109,6 +113,7 @@ class Rounds:
         Opening the same round again, unchanged, answers as before.
         """
         check_spec(spec)
+        admission.check_admission(spec)
         with self._writing(spec.round) as this:
             if (known := this.journal.get(f"{spec.round}:open")) is not None:
                 hidden = this.secret if spec.truth is not None else ""
@@ -138,6 +143,21 @@ class Rounds:
                 this.require("fund")
             _ = this.operator
             return this.move(step, HOUSE, credit, given)
+
+    def public_record(self, round: str) -> dict[str, Any]:
+        """What everybody may know of a round from its opening on: `Submission.of` and `Admission.of` ask for it."""
+        with self._reading(round) as this:
+            return this.opened
+
+    def invite(self, round: str, count: int = 1, *, organisation: str | None = None) -> list[str]:
+        """New invitations to a round that asks for them, each for one agent, once; they are kept nowhere else."""
+        with self._writing(round) as this:
+            return admission.invite(this, count, organisation)
+
+    def admit(self, given: Admission) -> Admitted:
+        """Admit a key under a name, by an invitation; the same again is answered as before."""
+        with self._writing(given.round) as this:
+            return admission.redeem(this, given)
 
     def submit(
         self, round: str, agent: str, report: Reports, *, key: str | None = None, signer: Key | None = None
@@ -169,7 +189,7 @@ class Rounds:
         if known is not None:
             if known.said["commitment"] != made.commitment:
                 raise ConflictError(f"{step!r} was recorded before with other content; use another key")
-            return Receipt(round, agent, made.commitment, nonce, known.seq, Head(known.seq, known.hash))
+            return self._receipt(this, made, nonce, known)
         this.require("submit")
         if this.spec.deadline is not None and this.spec.is_closed(this.journal.now()):
             raise ConflictError(f"the deadline of round {round!r} has passed; nothing is taken any more")
@@ -177,12 +197,19 @@ class Rounds:
         if made.number != count + 1:
             seen = f"{agent!r} has handed in {count} times and this is its number {made.number}"
             raise ConflictError(f"{seen}; sign it anew as number {count + 1}")
-        this.admit(agent, made.key)
+        if this.spec.quota is not None and count >= this.spec.quota:
+            raise ConflictError(f"{agent!r} has handed in {count} times, which is all that round {round!r} takes")
+        admission.admit(this, agent, made.key)
         if this.spec.kind == "market":
             hidden = f"agent:{agent}", this.escrow, stake(this.spec.mechanism, unit=this.spec.unit)
             this.journal.hold(Transfer(f"{round}:stake:{step}", *hidden, "stake", round, this.spec.currency))
         entry = this.record(step, made.to_json(), "submit")
-        return Receipt(round, agent, made.commitment, nonce, entry.seq, Head(entry.seq, entry.hash))
+        return self._receipt(this, made, nonce, entry)
+
+    @staticmethod
+    def _receipt(this: RecordedRound, made: Submission, nonce: str, entry: Entry) -> Receipt:
+        head, warnings = Head(entry.seq, entry.hash), admission.warnings_of(this, made.agent)
+        return Receipt(made.round, made.agent, made.commitment, nonce, entry.seq, head, warnings)
 
     def seal(self, round: str) -> Entry:
         """Take nothing more: fix the root of all commitments. The budget must be set aside by then."""
@@ -290,7 +317,8 @@ class Rounds:
             this = RecordedRound(journal, round, self.ledger.keys, {})  # what is recorded, not what is remembered
             settled = this.state == "settled"
             published = this.settlement_document["secret"] if settled else None
-            problems = opening_problems(this.opened, published) or [*this.signature_problems()]
+            problems = opening_problems(this.opened, published)
+            problems = problems or [*this.signature_problems(), *admission.admission_problems(this)]
             if problems or not settled:
                 return problems
             try:

@@ -54,7 +54,9 @@ class Spec(wire.Document):
     pays for what each adds. `unpaid` names agents that handed in a report and take no part: not paid,
     and no reference; `references` names those whose reports others are scored beside, and who, as their
     copies, were paid for them before; `significance` pays only scores that many standard errors above 0. `admitted` are
-    the public keys of the only agents that may take part, by name; without it whoever comes first with a name has it.
+    the public keys of the only agents that may take part, by name, `organisations` whose they are; with `invited` so
+    may whoever brings an invitation; without both whoever comes first with a name has it. `per_organisation` is how
+    many names one organisation may have (1), `quota` how often one agent may hand in.
 
     >>> Spec("r1", ("t1", "t2"), ("cat", "dog"), "100.00", copies=False).digest[:8]
     'fe24af23'
@@ -81,6 +83,10 @@ class Spec(wire.Document):
     significance: float | None = wire.if_given(None)
     references: tuple[str, ...] = wire.if_given(())
     admitted: dict[str, str] | None = wire.if_given(None)
+    organisations: dict[str, str] | None = wire.if_given(None)
+    invited: bool = wire.if_given(False)
+    per_organisation: int | None = wire.if_given(None)
+    quota: int | None = wire.if_given(None)
 
     def __post_init__(self) -> None:
         for name in _LISTS:
@@ -98,6 +104,11 @@ class Spec(wire.Document):
     def digest(self) -> str:
         """SHA-256 of the canonical bytes."""
         return digest_of(self.to_json())
+
+    @property
+    def places_each(self) -> int:
+        """How many names one organisation may have."""
+        return 1 if self.per_organisation is None else self.per_organisation
 
     @cached_property
     def chosen(self) -> Rule:

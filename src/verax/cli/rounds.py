@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -58,8 +59,16 @@ def open_(
         str | None, typer.Option(help="Until when submissions are taken: 2026-12-31T18:00:00Z.")
     ] = None,
     agents: Annotated[
-        Path | None, typer.Option(help="A file agent,key: the only ones that may take part, by public key.")
+        Path | None,
+        typer.Option(help="A file agent,key[,organisation]: the only ones that may take part, by public key."),
     ] = None,
+    invitation: Annotated[
+        bool, typer.Option("--invitation", help="Who is not listed needs an invitation: verax round invite.")
+    ] = False,
+    per_organisation: Annotated[
+        int | None, typer.Option(help="How many names one organisation may have (1).", metavar="N")
+    ] = None,
+    quota: Annotated[int | None, typer.Option(help="How often one agent may hand in.", metavar="N")] = None,
     copies: Annotated[
         str,
         typer.Option(
@@ -73,6 +82,7 @@ def open_(
     import numpy as np
 
     from verax import tables
+    from verax.admission import list_warnings
     from verax.reports import Reports
     from verax.rounds import Spec
 
@@ -81,17 +91,25 @@ def open_(
     asked = Reports.of(np.zeros((1, len(numbered)), dtype=np.int64), tasks=numbered, classes=names, source=str(tasks))
     asked = asked if known.truth is None else tables.read_truth(known.truth, asked)
     asked = asked if known.public is None else tables.read_public(known.public, asked)
+    listed_keys, organisations = (None, {}) if agents is None else tables.read_agents(agents)
     spec = Spec(
         round, numbered, tuple(names), budget, kind, paying.currency,
         scoring.rule, over, scoring.sign, scoring.floor, paying.scheme, paying.min_tasks, scale, deadline,
         None if asked.truth is None else tuple(asked.truth.tolist()),
         None if asked.public is None else tuple(asked.public.tolist()),
         _who_is_paid(copies),
-        admitted=None if agents is None else tables.read_keys(agents),
+        admitted=listed_keys, organisations=organisations or None, invited=invitation,
+        per_organisation=per_organisation, quota=quota,
     )  # fmt: skip
     opened = parsed(_rounds_in(db, keys, create=True).open(spec).body)
     shown = {name: opened[name] for name in ("digest", "secret_hash", "seal_to", "operator")}
     _print_document({"round": round, "state": "open", **shown})
+    _warn(list_warnings(spec))
+
+
+def _warn(sentences: Iterable[str]) -> None:
+    for sentence in sentences:
+        typer.echo(f"warning: {sentence}", err=True)
 
 
 def _who_is_paid(copies: str) -> Literal["first", "clusters"] | bool:
@@ -124,6 +142,37 @@ def fund(
 
 
 @app.command()
+def invite(
+    round: _Round,
+    count: Annotated[int, typer.Option(help="How many, each for one agent.")] = 1,
+    organisation: Annotated[str | None, typer.Option(help="Whom they are for; it may have so many names.")] = None,
+    db: _Db = "verax.db",
+    keys: _Keys = None,
+) -> None:
+    """Make invitations: hand each to one agent, by a way that nobody else reads; they are shown this once."""
+    tokens = _rounds_in(db, keys).invite(round, count, organisation=organisation)
+    _print_document({"round": round, "organisation": organisation, "invitations": tokens})
+
+
+@app.command()
+def admit(
+    round: _Round,
+    agent: Annotated[str, typer.Option(help="The name to take part under.")],
+    sign: Annotated[Path, typer.Option(help="The agent's own key, made by verax key new.")],
+    invitation: Annotated[str, typer.Option(help="What the operator gave you.", envvar="VERAX_INVITATION")],
+    db: _Db = "verax.db",
+) -> None:
+    """Use an invitation: from then on this name is this key's, and the invitation nobody's."""
+    from verax.cli.key import read_key
+    from verax.rounds import Admission
+
+    rounds = _rounds_in(db)
+    admitted = rounds.admit(Admission.of(rounds.public_record(round), agent, read_key(sign), invitation.strip()))
+    _print_document(admitted.to_json())
+    _warn(admitted.warnings)
+
+
+@app.command()
 def submit(
     round: _Round,
     report: Annotated[Path, typer.Argument(help="task,label (and p:<class>), or a file with one agent.")],
@@ -144,6 +193,7 @@ def submit(
     prediction = tables.read_prediction(report, rounds.spec(round).classes)
     taken = rounds.submit(round, agent, prediction, key=key, signer=signer)
     _print_document(taken.to_json())
+    _warn(taken.warnings)
 
 
 @app.command()

@@ -103,22 +103,25 @@ def read_matrix(path: str | os.PathLike[str], classes: Sequence[str]) -> Floats:
     return matrix[[list(table.columns).index(c) for c in classes]]
 
 
-def read_keys(given: Any, **fields: Any) -> dict[str, str]:
-    """Whose public key is whose: columns `agent,key`.
+def read_agents(given: Any, **fields: Any) -> tuple[dict[str, str], dict[str, str]]:
+    """Whose public key is whose, and of which organisation who has one is: columns `agent,key[,organisation]`.
 
-    >>> read_keys(b"agent,key\\nann,11\\nbob,22\\n")
-    {'ann': '11', 'bob': '22'}
+    >>> read_agents(b"agent,key,organisation\\nann,11,Acme\\nbob,22,\\n")
+    ({'ann': '11', 'bob': '22'}, {'ann': 'Acme'})
     """
     how = Reading.of(None, **fields)
     table = table_of(Source.of(given, how), how, "columns agent,key")
     if not {"agent", "key"} <= {*table.columns}:
-        raise InputError(f"{table.source}: columns {some(table.columns)}; expected agent,key")
+        raise InputError(f"{table.source}: columns {some(table.columns)}; expected agent,key or agent,key,organisation")
+    known = table.cells("organisation") if "organisation" in table.columns else [""] * len(table.cells("agent"))
     found: dict[str, str] = {}
-    for row, (agent, key) in enumerate(zip(table.cells("agent"), table.cells("key"), strict=True)):
+    organisations: dict[str, str] = {}
+    for row, (agent, key, of) in enumerate(zip(table.cells("agent"), table.cells("key"), known, strict=True)):
         if not agent or not key or agent in found or key in found.values():
             table.refuse(row, f"agent {agent!r} with key {key!r}; name each agent once, with a key of its own")
         found[agent] = key
-    return found
+        organisations |= {agent: of} if of else {}
+    return found, organisations
 
 
 def read_submissions(
