@@ -253,7 +253,7 @@ def test_a_model_is_cast_to_the_types_of_the_first_broadcast_and_predict_sees_no
         seen.append((str(model["at"].dtype), str(model["steps"].dtype), int(model["steps"])))
         return (pool > model["at"]).astype(int)
 
-    found = Referee(np.linspace(0, 1, 50), predict, ["low", "high"], kinship=None)
+    found = Referee(np.linspace(0, 1, 50), predict, ["low", "high"], kinship=None, predict_always=True)
     found.broadcast({"at": np.array([0.5], np.float32), "steps": np.array(0)})
     found.broadcast({"at": np.array([0.5]), "steps": np.array(6.6)})  # as an optimiser on the server may leave it
     sent = {"f": (0.4, 9.5), "i": (1, 10), "h": (np.float16(0.4), 11)}
@@ -333,6 +333,38 @@ def test_what_a_round_asks_is_read_once_however_many_hand_in_a_reply(tmp_path, m
     monkeypatch.setattr(Spec, "from_json", classmethod(counting))
     played(referee(payroll=Payroll(str(tmp_path / "r.db"), budget="100.00")), crowd())
     assert read == {"federation-1": 1}
+
+
+def rows_of(model, pool):
+    return np.eye(len(CLASSES))[model["said"]] * 0.9 + 0.1 / len(CLASSES)
+
+
+def test_the_pool_is_predicted_only_where_something_depends_on_it():
+    asked = Counter()
+
+    def counting(model, pool):
+        asked["times"] += 1
+        return model["said"]
+
+    spoken = {}
+    for name, terms in {"plain": {}, "score": {"weights": "score"}, "always": {"predict_always": True}}.items():
+        found = referee(counting, **terms)
+        played(found, crowd())
+        found.broadcast({"said": TRUTH})
+        asked.clear()
+        strange = [Reply("strange", {"said": TRUTH + 9})]  # labels that nobody has
+        dropped = [*found.receive([*crowd(), *strange]).dropped]
+        spoken[name] = asked["times"], dropped
+    assert spoken == {"plain": (0, []), "score": (11, ["strange"]), "always": (11, ["strange"])}
+
+
+@pytest.mark.parametrize(("rule", "kept"), [(None, False), ("zero-one", False), ("ca", False), ("brier", True)])
+def test_rows_are_recorded_only_where_the_rule_looks_at_them(tmp_path, rule, kept):
+    payroll = Payroll(str(tmp_path / "r.db"), budget="100.00")
+    options = {"rule": rule} if rule else {}
+    outcome, _ = played(referee(rows_of, payroll=payroll, options=options, kinship=None), crowd())
+    assert not outcome.problem
+    assert (payroll.reports_in("federation-1").probabilities is not None) == kept
 
 
 def in_order(outcome):

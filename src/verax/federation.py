@@ -56,7 +56,7 @@ from verax.received import (
 )
 from verax.reports import Reports, some
 from verax.rounds import Settlement
-from verax.rules import resolve
+from verax.rules import DEFAULT, resolve
 from verax.score import Scores, score
 from verax.sides import outsiders
 from verax.sitting import Examination, Sitting, gold_labels
@@ -70,6 +70,7 @@ Protocol = Literal["first", "every", "report", "exam"]
 PROTOCOLS = ("first", "every", "report", "exam")
 ON_ALL_DROPPED = ("stop", "plain")
 PAID_OPTIONS = ("rule", "over", "sign", "floor")
+_NOTHING = np.zeros(0, np.int64)  # what is said of the pool by who was not asked
 _WORKERS = 4  # first models that are kept
 _EVERY_ROUND = ("every", "exam")
 _KEPT = {"first": 1, "every": 4, "report": 1, "exam": 4}  # how many broadcasts are remembered besides the very first
@@ -92,7 +93,8 @@ class Referee:
     `imitate(broadcasts)` gives groups of models that the server makes itself without anybody's labels, such as the
     broadcast trained on the pool with random labels; what they hold is public too. `exam`: what protocol `exam`
     examines on. `sides`: in the first round, pay one side of a crowd that is split over what labels mean, the one that
-    gold labels favour; without them a split round is held (`sides.sides`).
+    gold labels favour; without them a split round is held (`sides.sides`). `predict_always`: predict the pool with the
+    replies of rounds that are not scored too, and drop those on which that fails.
 
     >>> def predict(model, pool):
     ...     return (pool > model["at"]).astype(int)
@@ -128,6 +130,7 @@ class Referee:
     features: Mapping[str, Any] = field(default_factory=dict)
     kinship: float | None = KINSHIP
     imitate: Callable[[Sequence[Model]], Sequence[Sequence[Model]]] | None = None
+    predict_always: bool = False
     outcomes: list[Outcome] = field(init=False, default_factory=list)
 
     def __post_init__(self) -> None:
@@ -146,12 +149,13 @@ class Referee:
         strange = [name for name in self.options if name not in PAID_OPTIONS]
         if self.payroll is not None and strange:
             raise OptionError(f"a paid round cannot be asked for {some(strange)}; give {', '.join(PAID_OPTIONS)} only")
-        rule = resolve(self.options["rule"], self.options.get("floor")) if "rule" in self.options else None
-        if self.payroll is not None and rule is not None:
+        rule = resolve(self.options.get("rule", DEFAULT), self.options.get("floor"))
+        if self.payroll is not None and "rule" in self.options:
             self.options = {**self.options, "rule": rule.name}
         self.classes, self.tasks = tuple(map(str, self.classes)), tuple(map(str, range(len(self.pool))))
         self._gold = gold_labels(self.gold, len(self.tasks), len(self.classes))
-        self._loses_only = rule is not None and rule.loses_only
+        self._loses_only = rule.loses_only
+        self._reads_rows = rule.needs_rows or (rule.own and not rule.counts_only)
         self._broadcasts = Broadcasts(_KEPT[self.protocol], self.buffers)
         self._answered: npt.NDArray[Any] | None = None
         self._settled: dict[int, Outcome] = {}
@@ -195,14 +199,16 @@ class Referee:
     def receive(self, replies: Iterable[Reply], asked: Collection[str] = (), *, alone: bool = True) -> Received:
         """Replies that are models of the right form and can predict, one a client; the others with the reason.
 
-        `alone`: they are all that the round's average is made of, so that it stops where none is left.
+        `alone`: they are all that the round's average is made of, so that it stops where none is left. The pool is
+        predicted only where something depends on it: in rounds that are scored, or weighed by scores.
         """
+        asks = not alone or self.due or self._averaging.asks_for_scores or self.predict_always
         works: dict[str, Work] = {}
         dropped: dict[str, str] = {}
         failed = set()
         for reply in replies:
             try:
-                work = self._work_of(reply, {*works, *dropped})
+                work = self._work_of(reply, {*works, *dropped}, asks)
             except Refused as why:
                 dropped.setdefault(reply.agent, str(why))
                 failed |= {reply.agent} if reply.failed else set()
@@ -214,14 +220,15 @@ class Referee:
         self._told |= {*asked, *works, *dropped}
         return Received(tuple(works[agent] for agent in sorted(works)), dropped | dict.fromkeys(silent, "no reply"))
 
-    def _work_of(self, reply: Reply, known: Collection[str]) -> Work:
+    def _work_of(self, reply: Reply, known: Collection[str], asks: bool) -> Work:
         if reply.refused or reply.agent in known:
             raise Refused(reply.refused or "it replied twice")
         claim = 1.0 if reply.claim is None else reply.claim
         if self.sizes == CLAIMED and not 0 <= claim < math.inf:
             raise Refused(f"it claims to count for {claim}, which is no number of examples")
         model = checked_model(reply.arrays, self._broadcasts.types)
-        return Work(reply.agent, model, self._question.answer(model, self._answered), reply.origin, claim)
+        said = self._question.answer(model, self._answered) if asks else _NOTHING
+        return Work(reply.agent, model, said, reply.origin, claim)
 
     def pay_round(
         self, broadcast: Model, replies: Mapping[str, Model] | Iterable[Reply], asked: Collection[str] = ()
@@ -386,8 +393,9 @@ class Referee:
 
     def _reports_of(self, works: Sequence[Work]) -> Reports:
         said, names = [w.said[: len(self.tasks)] for w in works], [w.agent for w in works]
-        if all(s.ndim == 1 for s in said):
-            return Reports.of(np.stack(said), agents=names, tasks=self.tasks, classes=self.classes)
+        if not self._reads_rows or all(s.ndim == 1 for s in said):  # rows are not kept where no rule looks at them
+            labels = [s if s.ndim == 1 else s.argmax(1) for s in said]
+            return Reports.of(np.stack(labels), agents=names, tasks=self.tasks, classes=self.classes)
         rows = np.stack(said).astype(np.float64)
         return Reports.of(
             probabilities=rows / rows.sum(2, keepdims=True), agents=names, tasks=self.tasks, classes=self.classes

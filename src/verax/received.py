@@ -67,7 +67,7 @@ class Reply:
 
 @dataclass(frozen=True, eq=False)
 class Work:
-    """A reply that is a model, and what it says of the pool.
+    """A reply that is a model, and what it says of the pool; nothing where it was not asked.
 
     >>> Work("ann", {"at": np.array([0.4])}, np.array([0, 1])).claim
     1.0
@@ -177,12 +177,12 @@ def cast_model(model: Model, like: Model) -> Model:
     {'steps': array(7)}
     """
     with np.errstate(all="ignore"):
-        return {name: _as_type(model[name], expected.dtype) for name, expected in like.items()}
+        return {name: _as_type(model[name], expected.dtype, copy=True) for name, expected in like.items()}
 
 
-def _as_type(values: npt.NDArray[Any], type_: np.dtype[Any]) -> npt.NDArray[Any]:
+def _as_type(values: npt.NDArray[Any], type_: np.dtype[Any], *, copy: bool) -> npt.NDArray[Any]:
     whole = type_.kind in "iu" and values.dtype.kind == "f"  # an average of counters
-    return np.asarray((np.rint(values) if whole else values).astype(type_))
+    return np.asarray(np.rint(values) if whole else values).astype(type_, copy=copy)
 
 
 def checked_array(name: str, array: Encoded | npt.NDArray[Any], expected: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -196,7 +196,7 @@ def checked_array(name: str, array: Encoded | npt.NDArray[Any], expected: npt.ND
         raise Refused(f"array {name!r} is {values.dtype}, not numbers such as {expected.dtype}")
     if not _fits(values, expected.dtype):
         raise Refused(f"array {name!r} is not finite everywhere as {expected.dtype}")
-    return _as_type(values, expected.dtype)
+    return _as_type(values, expected.dtype, copy=False)
 
 
 def decoded_array(
@@ -242,7 +242,7 @@ def digest_of(model: Model) -> str:
     found = hashlib.sha256()
     for name, array in model.items():
         found.update(f"{name} {array.dtype.str} {array.shape}\n".encode())
-        found.update(np.ascontiguousarray(array).tobytes())
+        found.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
     return found.hexdigest()
 
 
