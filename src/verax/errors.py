@@ -2,6 +2,7 @@
 
     VeraxError                exit_code 2, status 400
     ├── InputError            status 422   a file or an array is not what it should be
+    │   └── ModelError        status 422   a model that cannot be run, or whose answers are none
     ├── OptionError           status 400   options that do not go together
     ├── LedgerError           status 503   the ledger refuses, or its database cannot be used
     │   ├── ConflictError     status 409   the same key with other content, or a step out of turn
@@ -34,6 +35,10 @@ class InputError(VeraxError):
     """A file or an array is not what it should be: says what was seen, where, and the remedy."""
 
     status = 422
+
+
+class ModelError(InputError):
+    """A model that cannot be run, or whose answers are none: whoever made it has to bear that, and nobody else."""
 
 
 class OptionError(VeraxError):
