@@ -1,19 +1,18 @@
-"""What a jail is for: a model's answers to inputs. This runs behind the walls; `predict` asks from outside.
+"""What a jail is for: a model's answers to inputs. This runs behind the walls; `prediction` asks from outside.
 
-A request is an NPZ: the model's bytes, the inputs, and what is asked. An answer is a line, {"problem": null or why there
-are no answers}, then a label a task (int64) and, where the model gives rows of numbers, a row a task (float64).
+A request is an NPZ: the model's bytes, the inputs, and what is asked. An answer is a line, {"problem": null or why
+there are no answers}, then a label a task (int64) and, where the model gives rows of numbers, a row a task (float64).
 """
 
 from __future__ import annotations
 
-import io
 import json
 from collections.abc import Callable, Iterable, Sequence
 from typing import IO, Any
 
 import numpy as np
 
-from verax.errors import ExtraMissing, ModelError
+from verax.errors import ModelError
 from verax.labels import Array
 from verax.models.onnxfile import check_model
 
@@ -126,7 +125,7 @@ def _feeds(asked: Sequence[Any], inputs: dict[str, Array]) -> dict[str, Array]:
 _TYPES: dict[str, tuple[Any, str]] = {  # of a tensor: NumPy's, and which kinds of arrays can be given for it
     "float": (np.float32, "fiub"), "double": (np.float64, "fiub"), "float16": (np.float16, "fiub"),
     "bool": (np.bool_, "b"), "string": (np.object_, "U"),
-    **{kind: (np.dtype(kind), "iub") for kind in (f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64))},
+    **{f"{sign}int{bits}": (np.dtype(f"{sign}int{bits}"), "iub") for sign in ("", "u") for bits in (8, 16, 32, 64)},
 }  # fmt: skip
 
 
@@ -156,7 +155,8 @@ def _chosen(names: list[str], known: Sequence[str]) -> str | None:
     named = [name for name in names if name in known]
     if len(names) > 1 and len(named) != 1:
         raise ModelError(f"its outputs {', '.join(map(repr, names))} could each be meant; call one {known[0]!r}")
-    return (named or names or [None])[0]
+    found = named or names
+    return found[0] if found else None
 
 
 def _shaped(name: str, value: Any, count: int, width: int) -> Array:
@@ -180,6 +180,6 @@ def _places(name: str, labels: Array, classes: list[str]) -> Array:
             raise ModelError(f"its output {name!r} has {strange[0]!r}, which is no class")
         return np.array([place[label] for label in said], dtype=np.int64)
     found: Array = labels.astype(np.int64)
-    if found.size and not (-1 <= found.min() and found.max() < len(classes)):
+    if found.size and not (found.min() >= -1 and found.max() < len(classes)):
         raise ModelError(f"its output {name!r} has numbers other than 0 to {len(classes) - 1}, and -1 for no answer")
     return found

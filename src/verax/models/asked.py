@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Self
 
 from verax import wire
@@ -12,7 +12,7 @@ from verax.columns import Reading
 from verax.errors import InputError, OptionError
 from verax.labels import Array
 from verax.models.jail import Limits
-from verax.models.predict import input_arrays
+from verax.models.prediction import input_arrays
 from verax.tables import arrays
 from verax.tables.source import Source
 
@@ -34,7 +34,7 @@ class Asks(wire.Document):
     """
 
     inputs: dict[str, Given]
-    limits: Limits = Limits()
+    limits: Limits = field(default_factory=Limits)
     digest: str = wire.if_given("")
     kind: str = "onnx"
 

@@ -5,7 +5,6 @@ The parent believes nothing of what comes back, reads no more of it than may com
 
 from __future__ import annotations
 
-import json
 import os
 import selectors
 import signal
@@ -89,12 +88,16 @@ def walls() -> Walls:
 def refuse_weak_walls(jail: Jail) -> Walls:
     """The walls that stand; refused where models could get through them and `jail` is not weak."""
     standing = walls()
+    _refuse_unless_strong(standing, jail)
+    return standing
+
+
+def _refuse_unless_strong(standing: Walls, jail: Jail) -> None:
     if not standing.strong and jail != "weak":
         raise VeraxError(
             f"models of strangers cannot be run safely here ({standing}); use Linux on x86_64 or aarch64 with seccomp, "
             "or, if you trust every agent, say jail=weak"
         )
-    return standing
 
 
 def nothing(request: IO[bytes]) -> Any:
@@ -110,8 +113,7 @@ def confined(work: str, request: IO[bytes], most: int, limits: Limits | None = N
     """
     limits = limits or Limits()
     with _inmate(work, request, limits, jail) as inmate:
-        if not inmate.walls.strong and jail != "weak":
-            refuse_weak_walls(jail)
+        _refuse_unless_strong(inmate.walls, jail)
         until = time.monotonic() + limits.clock
         answer = bytearray()
         while block := inmate.read(until):

@@ -35,10 +35,10 @@ def check_model(model: bytes) -> None:
 
     >>> check_model(b"PK")
     Traceback (most recent call last):
-    verax.errors.ModelError: it is no ONNX model (it ends too early); export it again
+    verax.errors.ModelError: it is no ONNX model (it has no graph); export it again
     """
     try:
-        kinds = {kind for kind in _messages(memoryview(model))}
+        kinds = set(_messages(memoryview(model)))
     except _Malformed as error:
         raise ModelError(f"it is no ONNX model ({error}); export it again") from None
     if _GRAPH not in kinds or model[4:8] == b"ORTM":

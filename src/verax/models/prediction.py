@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import os
 import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +21,15 @@ from verax.models.jail import Jail, Limits, checked_jail, confined, printable, r
 from verax.models.onnxfile import check_model
 from verax.reports import Reports
 
-__all__ = ["EXAMPLE", "checked_model", "input_arrays", "predict", "refuse_if_none_can_run"]
+WORK = "verax.models.answering:answering"
+
+Model = bytes | bytearray | memoryview | str | os.PathLike[str]
+
+__all__ = ["EXAMPLE", "WORK", "Model", "checked_model", "input_arrays", "predict", "refuse_if_none_can_run"]
 
 
 def predict(
-    model: bytes | str | os.PathLike[str],
+    model: Model,
     inputs: Any,
     classes: Sequence[str],
     *,
@@ -43,7 +49,7 @@ def predict(
     ([[0, 1]], [[[0.881, 0.119], [0.269, 0.731]]])
     >>> predict(b"no model", [[2.0, 0.0]], ["cat", "dog"])
     Traceback (most recent call last):
-    verax.errors.ModelError: it is no ONNX model (it ends too early); export it again
+    verax.errors.ModelError: it is no ONNX model (a field is of the unknown kind 6); export it again
     """
     limits, jail = limits or Limits(), checked_jail(jail)
     content = checked_model(model, limits)
@@ -51,16 +57,14 @@ def predict(
     refuse_if_none_can_run(jail)
     count = len(next(iter(arrays.values())))
     labels, rows = _answers(content, arrays, count, classes, limits, jail)
-    names = {"agents": [agent], "tasks": tasks, "classes": classes, "source": "the model"}
+    made = functools.partial(Reports.of, agents=[agent], tasks=tasks, classes=classes, source="the model")
     if rows is not None:
-        try:
-            return Reports.of(labels[None], np.where(labels[:, None] >= 0, rows, np.nan)[None], **names)
-        except InputError:
-            pass  # numbers, but no probabilities: the labels stand
-    return Reports.of(labels[None], **names)
+        with suppress(InputError):  # numbers, but no probabilities: the labels stand
+            return made(labels[None], np.where(np.not_equal(labels, -1)[:, None], rows, np.nan)[None])
+    return made(labels[None])
 
 
-def checked_model(model: bytes | str | os.PathLike[str], limits: Limits) -> bytes:
+def checked_model(model: Model, limits: Limits) -> bytes:
     """A model's bytes, refused where they are too many or could not be run; a large file is not read."""
     if not isinstance(model, bytes | bytearray | memoryview):
         try:
@@ -86,7 +90,9 @@ def input_arrays(inputs: Any) -> dict[str, Array]:
     arrays = {str(name): np.asarray(array) for name, array in named.items()}
     counts = {array.shape[0] if array.ndim else 0 for array in arrays.values()}
     if len(counts) != 1 or not min(counts):
-        raise InputError(f"the inputs have {sorted(counts)} rows; give arrays with one row a task, the same tasks in each")
+        raise InputError(
+            f"the inputs have {sorted(counts)} rows; give arrays with one row a task, the same tasks in each"
+        )
     for name, array in arrays.items():
         if array.dtype.kind not in "fiubU":
             raise InputError(f"the input {name!r} is of type {array.dtype}; give numbers or texts")
@@ -106,8 +112,8 @@ def _answers(
     """Labels, and rows if there are any; whatever comes out of the jail is checked, for it is a stranger's."""
     sizes = 8 * count, 8 * count * len(classes)
     with tempfile.TemporaryFile() as request:
-        np.savez(request, **request_of(model, {**inputs}, classes, limits.batch))
-        said = confined("verax.models.answering:answering", request, sum(sizes) + 2**14, limits, jail)
+        np.savez(request, allow_pickle=False, **request_of(model, {**inputs}, classes, limits.batch))
+        said = confined(WORK, request, sum(sizes) + 2**14, limits, jail)
     line, _, rest = said.partition(b"\n")
     try:
         head = wire.parsed(line)
