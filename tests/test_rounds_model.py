@@ -243,7 +243,7 @@ class Machine(RuleBasedStateMachine):
 
 
 QUICK = settings(
-    max_examples=200, stateful_step_count=14, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
+    max_examples=60, stateful_step_count=14, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
 )
 
 

@@ -35,6 +35,7 @@ from verax.score import Prepared, RankInterval, prepare
 from verax.statistic import Side
 
 _FEW_MAGNITUDES = 48  # of d(n), for which all swaps are summed up exactly
+_FEW_TIMES = 16  # of one magnitude, which are added one by one
 _SPREAD = 6.5  # standard deviations that the sum over swaps is followed on either side
 _MOST_STEPS = 2**18
 _MOST_TASKS = 10_000_000  # more are no advice
@@ -399,14 +400,31 @@ def swap_p_value(terms: Floats) -> float:
     each = np.bincount(place)
     reach = min(float(each @ steps), _SPREAD * math.sqrt(float(each @ steps**2)))
     points = 1 << max(8, math.ceil(math.log2(2 * reach + 2)))
-    angle = np.arange(points // 2 + 1) * (2 * math.pi / points)
-    transform = np.ones(len(angle))
-    for step, times in zip(steps.tolist(), each.tolist(), strict=True):
-        transform *= np.cos(angle * step) ** times
-    chance = np.fft.irfft(transform, points)
+    chance = _chances(steps, each, points)
     far = math.ceil(abs(float(sign @ steps[place])) - slack)
     p = 1.0 if far <= 0 else 2 * float(chance[far : points // 2 + 1].sum())
     return min(1.0, max(p, 2.0 ** (1 - len(size)), 0.0))
+
+
+def _chances(steps: Floats, each: Ints, points: int) -> Floats:
+    """How likely each sum is of so many of each step, up or down, on a circle of points.
+
+    >>> _chances(np.array([1.0, 2.0]), np.array([1, 1]), 8)
+    array([0.  , 0.25, 0.  , 0.25, 0.  , 0.25, 0.  , 0.25])
+    """
+    often, chance = each > _FEW_TIMES, np.zeros(points)
+    chance[0] = 1.0
+    if often.any():
+        angle = np.arange(points // 2 + 1) * (2 * math.pi / points)
+        transform = np.ones(len(angle))
+        for step, times in zip(steps[often].tolist(), each[often].tolist(), strict=True):
+            transform *= np.cos(angle * step) ** times
+        chance = np.fft.irfft(transform, points)
+    singly = np.repeat(steps, np.where(often | (steps == 0), 0, each)).astype(np.int64).tolist()
+    for step in singly:
+        around = np.concatenate([chance[-step:], chance, chance[:step]])
+        chance = around[: -2 * step] + around[2 * step :]  # halved at the end: so many powers of 2 lose nothing
+    return np.asarray(np.ldexp(chance, -len(singly)))
 
 
 def _steps_of(magnitudes: Floats, tasks: int) -> tuple[Floats, float]:
