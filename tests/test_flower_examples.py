@@ -36,7 +36,7 @@ def app(tmp_path, monkeypatch):
     logging.getLogger("flwr").setLevel(logging.CRITICAL)
     packages = []
 
-    def started(example, diff=None, clients=5, riders=(), **settings):
+    def started(example, settings, nodes=5, diff=None, riders=()):
         folder = tmp_path / f"{example}-{len(packages)}"
         shutil.copytree(EXAMPLES / example, folder, ignore=shutil.ignore_patterns(".flwr", "paid", "rounds.db*"))
         if diff is not None:
@@ -49,8 +49,10 @@ def app(tmp_path, monkeypatch):
         forget(packages)
         server, client = (importlib.import_module(parts[side]).app for side in ("serverapp", "clientapp"))
         run = about["config"] | settings
-        server(Here({n + 1: node(client, n, clients, run, n in riders) for n in range(clients)}), context(0, {}, run))
-        return folder
+        travelled = set()
+        answers = {n + 1: node(client, n, nodes, run, n in riders, travelled) for n in range(nodes)}
+        server(Here(answers), context(0, {}, run))
+        return folder, travelled
 
     yield started
     forget(packages)
@@ -65,11 +67,12 @@ def context(node_id, node_config, run_config):
     return Context(run_id=1, node_id=node_id, node_config=node_config, state=RecordDict(), run_config=run_config)
 
 
-def node(client, number, of, run, rides):
+def node(client, number, of, run, rides, travelled):
     """A client of the example's own, or one that sends back what it is sent."""
 
     def answer(message: Message) -> Message:
         reply = client(message, context(number + 1, {"partition-id": number, "num-partitions": of}, run))
+        travelled.update(name for record in reply.content.array_records.values() for name in record)
         if rides and "arrays" in reply.content:
             reply.content["arrays"] = message.content["arrays"]
         return reply
@@ -77,9 +80,9 @@ def node(client, number, of, run, rides):
     return answer
 
 
-def earned(folder, agents, name="federation-1"):
+def earned(ledger, agents, name="federation-1"):
     """What each was paid, once everything in the ledger is computed again."""
-    rounds = Rounds(Ledger.open(str(folder / "rounds.db")))
+    rounds = Rounds(Ledger.open(str(ledger)))
     assert rounds.verify(name) == []
     return [rounds.payment(name, str(agent))[1] for agent in agents]
 
@@ -92,9 +95,19 @@ def test_the_diff_is_what_the_readme_shows_and_changes_twelve_lines_at_most():
 
 
 def test_a_network_with_batchnorm_ends_paid_with_the_diff_and_nothing_else(app):
-    plain = app("flower-pytorch", **{"num-server-rounds": 1})
+    plain, _ = app("flower-pytorch", {"num-server-rounds": 1})
     assert (plain / "final_model.pt").exists() and not (plain / "rounds.db").exists()
-    paid = app("flower-pytorch", PYTORCH / "paid.diff", riders=(4,))
-    *worked, rode = earned(paid, range(1, 6))
+    paid, travelled = app("flower-pytorch", {"num-server-rounds": 2}, diff=PYTORCH / "paid.diff", riders=(4,))
+    *worked, rode = earned(paid / "rounds.db", range(1, 6))
     assert rode == 0 and min(worked) > 200
+    assert "norm1.num_batches_tracked" in travelled
     assert (paid / "final_model.pt").exists() and (paid / "paid" / "round-1.html").exists()
+
+
+@pytest.mark.parametrize("answers", [pytest.param("label", marks=pytest.mark.slow), "rows"])
+def test_adapters_of_a_language_model_are_paid_by_label_or_by_rows_and_nothing_else_travels(app, answers):
+    settings = {"clients": 4, "riders": "3", "num-server-rounds": 1, "answers": answers}
+    folder, travelled = app("flower-lora", settings, nodes=4)
+    assert travelled and all(name.endswith((".up", ".down")) for name in travelled)
+    *worked, rode = earned(folder / "paid" / "rounds.db", range(1, 5))
+    assert rode == 0 and min(worked) > 200

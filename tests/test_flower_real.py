@@ -249,11 +249,26 @@ def test_the_pytorch_app_with_the_diff_of_its_readme_pays_ten_clients(place):
     subprocess.run(["patch", "-p1", "-i", str(diff)], cwd=place.app, check=True)
     place.flwr("run", ".", "local", "--stream", "--federation-config", TEN)
     assert completed(place)
-    rounds = Rounds(Ledger.open(str(place.app / "rounds.db")))
-    assert rounds.verify("federation-1") == []
-    agents = [taken["agent"] for taken in rounds.show("federation-1")["submissions"]]
-    assert len(agents) == 10 and min(rounds.payment("federation-1", agent)[1] for agent in agents) > 0
+    earned = paid_to_all(place.app / "rounds.db")
+    assert len(earned) == 10 and min(earned) > 0
     assert (place.app / "final_model.pt").exists() and (place.app / "paid" / "round-1.html").exists()
+
+
+@pytest.mark.parametrize("place", ["flower-lora"], indirect=True)
+def test_ten_clients_are_paid_for_adapters_of_a_language_model_and_a_rider_is_not(place):
+    pytest.importorskip("torch", reason="torch is not installed: pip install 'verax[lab]'")
+    pytest.importorskip("ray", reason="ray is not installed: pip install 'verax[simulation]'")
+    place.flwr("run", ".", "local", "--stream", "--federation-config", TEN)
+    assert completed(place)
+    rider, *worked = paid_to_all(place.app / "paid" / "rounds.db")
+    assert rider == 0 and len(worked) == 9 and min(worked) > 200
+
+
+def paid_to_all(ledger: Path, name: str = "federation-1") -> list[int]:
+    """What the clients of a round earned, from the least, where only Flower knows their names."""
+    rounds = Rounds(Ledger.open(str(ledger)))
+    assert rounds.verify(name) == []
+    return sorted(rounds.payment(name, taken["agent"])[1] for taken in rounds.show(name)["submissions"])
 
 
 def large_digits(folder: Path) -> None:
