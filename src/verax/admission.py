@@ -29,7 +29,7 @@ from verax.labels import checked_names
 from verax.ledger import Entry
 from verax.recorded import RecordedRound
 from verax.sealed import Submission
-from verax.transcript import Spec
+from verax.spec import Spec
 
 try:
     import confusable_homoglyphs

@@ -200,12 +200,14 @@ def market(
     floor: float | None = None,
     scale: float = 1.0,
     keep_both: bool = False,
+    hybrid: bool = False,
 ) -> Market:
     """Close a market: each step earns scale * (its level - the level before). (Theorem 6, Algorithm 2)
 
     A level is a hypothesis's score against what closes the market, times the share of tasks it answers. The
     `truth` closes it, or the hypothesis of a `survey` of one, or one of several drawn from `seed` (hex text),
-    those of market agents left out unless `keep_both`. `initial`, where the path begins: level 0, or a
+    those of market agents left out unless `keep_both`. With `hybrid` the truth closes the tasks it has and the survey
+    the others, each level weighted by its tasks. `initial`, where the path begins: level 0, or a
     hypothesis as labels (N,), rows (N, L) or reports of one agent. `rule`, `sign` and `floor` as in `score`.
 
     >>> path = Submissions.of(labels=[[0, 1, 0, 0], [0, 1, 0, 1]], owners=["ann", "bob"])
@@ -218,7 +220,7 @@ def market(
     if not isinstance(survey, Reports | None):
         raise InputError(f"survey is a {type(survey).__name__}; give Reports, of all that were surveyed")
     chosen = _priced_rule(rule, sign, floor, scale)
-    _check_closing(truth, survey, seed, keep_both, chosen)
+    _check_closing(truth, survey, seed, keep_both, hybrid, chosen)
     asked, reports, closing = Mechanism.of(chosen, sign=sign), submissions.reports, None
     if not chosen.needs_rows and not chosen.own:  # one's own may look at rows where there are any
         reports = replace(reports, probabilities=None)
@@ -226,14 +228,16 @@ def market(
         reports = _followed_by(reports, initial)
     if survey is not None:
         closing = _draw_survey(survey, reports, submissions.owners, seed, keep_both, asked)
-        bound = _deviation_bound_of(survey, scale, chosen, sign) if keep_both else None
-        closing, truth = replace(closing, bound=bound), _labels_of(survey, closing.drawn)
-    closed = _reports_to_close(reports, truth, chosen, closing)
-    found = scored(prepare(closed, closed.truth, None, replace(asked, against="truth")))
-    levels = _covered_levels(found)
+        bound = survey_bound(survey, scale, chosen, sign) if keep_both else None
+        closing = replace(closing, bound=bound)
+    parts = _parts_to_close(reports, truth, survey, closing)
+    every = [scored(prepare(part, part.truth, None, replace(asked, against="truth")))
+             for part in (_with_all_answers(part, chosen) for part in parts)]  # fmt: skip
+    levels, found = _covered_levels(every), every[0]
     start = 0.0 if initial is None else levels.pop()
     steps = map(Step, submissions.steps, submissions.owners, levels, increments(levels, start, scale))
-    mechanism = found.mechanism if closing is None else replace(found.mechanism, against="peers", over="one")
+    against = "hybrid" if hybrid else "peers"
+    mechanism = found.mechanism if closing is None else replace(found.mechanism, against=against, over="one")
     loss = scale * (bounds(mechanism)[1] - start)
     return Market(mechanism, start, levels[-1], loss, closing, tuple(steps), float(scale))
 
@@ -357,8 +361,13 @@ def _priced_rule(
     return chosen.with_floor(floor)
 
 
-def _check_closing(truth: object, survey: Reports | None, seed: str | None, keep_both: bool, rule: Rule) -> None:
-    if (truth is None) == (survey is None):
+def _check_closing(
+    truth: object, survey: Reports | None, seed: str | None, keep_both: bool, hybrid: bool, rule: Rule
+) -> None:
+    if hybrid and (truth is None or survey is None):
+        missing = "no truth" if truth is None else "no survey"
+        raise OptionError(f"hybrid= closes by truth and survey, and there is {missing}; give it, or leave hybrid= out")
+    if not hybrid and (truth is None) == (survey is None):
         seen = "neither truth nor a survey" if truth is None else "both truth and a survey"
         raise OptionError(f"{seen} to close the market by; give one of them")
     if survey is None and (seed is not None or keep_both):
@@ -408,8 +417,12 @@ def _check_survey(survey: Reports, reports: Reports, *, matrix: bool) -> None:
         )
 
 
-def _deviation_bound_of(survey: Reports, scale: float, rule: Rule, sign: str | npt.ArrayLike | None) -> float | None:
-    """Theorem 10 is about agreement on equal labels, which is what a sign learned from the informed says too."""
+def survey_bound(survey: Reports, scale: float, rule: Rule, sign: str | npt.ArrayLike | None) -> float | None:
+    """Theorem 10's bound: of agreement on equal labels, which is what a sign learned from the informed says too.
+
+    >>> survey_bound(Reports.of(labels=[[0, 0, 1, 1]], truth=[0, 0, 1, 1]), 1.0, RULES["zero-one"], None)
+    1.0
+    """
     able = rule.counts_only and isinstance(sign, str | None)
     youden = informativeness(survey) if able else None
     return deviation_bound(scale, youden, len(survey.agents)) if youden is not None and youden > 0 else None
@@ -438,18 +451,29 @@ def _followed_by(reports: Reports, initial: npt.ArrayLike | Reports) -> Reports:
     return replace(both.take(np.arange(len(both.tasks)) < len(reports.tasks)), public=reports.public)
 
 
-def _reports_to_close(
-    reports: Reports, truth: npt.ArrayLike | Mapping[str, str] | None, rule: Rule, survey: Survey | None
-) -> Reports:
-    """The reports beside what closes the market, on the tasks that it answers."""
-    source = "the truth" if survey is None else f"survey {survey.drawn!r}"
-    assert truth is not None
-    closed = reports.with_truth(truth, source)
-    assert closed.truth is not None
-    known = closed.truth >= 0
-    if known.sum() < 2:
-        raise InputError(f"{source} covers {known.sum()} of {len(known)} tasks; closing a market needs at least two")
-    closed = closed.take(known)
+def _parts_to_close(
+    reports: Reports, truth: npt.ArrayLike | Mapping[str, str] | None, survey: Reports | None, closing: Survey | None
+) -> list[Reports]:
+    """The reports beside what closes the market, on the tasks that it answers: truth, survey, or each on its own."""
+    known = [] if truth is None else [(reports.with_truth(truth, "the truth"), "the truth")]
+    if survey is not None and closing is not None:
+        source = f"survey {closing.drawn!r}"
+        known.append((reports.with_truth(_labels_of(survey, closing.drawn), source), source))
+    taken = np.zeros(len(reports.tasks), dtype=bool)
+    parts, counts = [], []
+    for beside, source in known:
+        assert beside.truth is not None
+        own = (beside.truth >= 0) & ~taken
+        taken |= own
+        counts.append(f"{source} covers {own.sum()} of {len(own)} tasks")
+        parts += [beside.take(own)] if own.sum() >= 2 else []
+    if not parts:
+        raise InputError(f"{' and '.join(counts)}; closing a market needs at least two")
+    return parts
+
+
+def _with_all_answers(closed: Reports, rule: Rule) -> Reports:
+    """The same reports; where a rule only loses, a task left out would be the best there is."""
     if rule.loses_only and (closed.labels < 0).any():
         step, task = np.argwhere(closed.labels < 0)[0]
         raise InputError(
@@ -459,10 +483,18 @@ def _reports_to_close(
     return closed
 
 
-def _covered_levels(found: Scores) -> list[float]:
-    """Score times coverage, so that leaving a hard task out gains nothing; held to the bounds that stakes cover."""
-    low, high = bounds(found.mechanism)
-    return [min(high, max(low, (s.score or 0.0) * (s.tasks / found.tasks))) for s in found.scores]
+def _covered_levels(parts: Sequence[Scores]) -> list[float]:
+    """Score times coverage, so that leaving a hard task out gains nothing; held to the bounds that stakes cover.
+
+    Of several parts each counts by its tasks.
+    """
+    low, high = bounds(parts[0].mechanism)
+    tasks = sum(part.tasks for part in parts)
+    each = [
+        math.fsum((s.score or 0.0) * (s.tasks / tasks) for s in of_one)
+        for of_one in zip(*(part.scores for part in parts), strict=True)
+    ]
+    return [min(high, max(low, level)) for level in each]
 
 
 def _most_lost(low: float, high: float, scale: float, unit: int) -> int:

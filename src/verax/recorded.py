@@ -8,22 +8,14 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
 from typing import Any
+from urllib.parse import quote
 
 from verax.errors import ConflictError, InputError, LedgerError, NotFoundError
 from verax.keys import OPERATOR, Key, Keyring, is_signed
 from verax.ledger import HOUSE, Entry, Journal, Transfer
 from verax.sealed import Submission, spec_of, with_truth
-from verax.transcript import (
-    FIRST,
-    Content,
-    Settlement,
-    Spec,
-    commitment,
-    digest_of,
-    nonce_of,
-    nothing_said,
-    reports_of,
-)
+from verax.spec import FIRST, Spec, digest_of
+from verax.transcript import Content, Settlement, commitment, nonce_of, nothing_said, reports_of
 
 TRANSITIONS: dict[tuple[str, str], str] = {
     ("none", "open"): "open",
@@ -143,28 +135,56 @@ class RecordedRound:
         return "truth" in self.opened or self.opened["spec"].get("truth") is not None
 
     def taken(self) -> list[tuple[str, Any]]:
-        """The submissions that count, as recorded: in a market all, in a batch each agent's last, as they came.
+        """The submissions that count, as recorded: of a market's steps all, else each agent's last, as they came.
 
-        Where a batch does not ask who was first they go by name, and so does the root of what was sealed.
+        Where a batch does not ask who was first they go by name, and so does the root of what was sealed. What a survey
+        was answered follows the steps of its market.
         """
         taken = [(body["agent"], body) for body in self.journal.said(self.name, "submit")]
-        if self.spec.kind == "market":
-            return taken
+        steps = [each for each in taken if self.spec.is_market and not each[1].get("survey")]
         standing: dict[str, Any] = {}
         for agent, body in taken:
-            standing.pop(agent, None)  # whoever replaces its report has the place of the new one
-            standing[agent] = body
-        return list(standing.items()) if self.spec.copies == FIRST else sorted(standing.items())
+            if not self.spec.is_market or body.get("survey"):
+                standing.pop(agent, None)  # whoever replaces its report has the place of the new one
+                standing[agent] = body
+        return steps + (list(standing.items()) if self.spec.copies == FIRST else sorted(standing.items()))
 
-    def key_of(self, mine: str, bound: str) -> str:
+    def missing(self, taken: list[tuple[str, Any]]) -> str:
+        """What these submissions lack to be settled; nothing if they lack nothing."""
+        spec = self.spec
+        if not taken:
+            return "no submissions"
+        surveyed = {agent for agent, body in taken if body.get("survey")}
+        steps = {agent for agent, body in taken if spec.is_market and not body.get("survey")}
+        if spec.is_surveyed and len(surveyed) < 2:
+            return f"{len(surveyed)} of the survey's answers, and two score each other"
+        if spec.is_surveyed and not spec.keep_both and surveyed <= steps:
+            return "nobody in the survey without a step in the market, so that none can be drawn"
+        if spec.is_market and not steps:
+            return "no step in the market"
+        if not spec.is_market and len(taken) < 2 and not (self.has_truth or spec.unpaid):
+            return "one submission and no truth to score it by"
+        return ""
+
+    def handed_in(self, agent: str) -> int:
+        """How often an agent has handed in."""
+        return sum(self.journal.count(self.name, "submit", self.prefix_of(agent, part)) for part in (False, True))
+
+    def prefix_of(self, agent: str, survey: bool) -> str:
+        """How the ids of an agent's submissions begin."""
+        return f"{self.name}:{'survey' if survey else 'submit'}:{quote(agent, safe='')}:"
+
+    def key_of(self, made: Submission) -> str:
         """The key of a submission without one: that of the report that stands if it is the same, else a new one.
 
         In a market the last step of all stands, so that an agent may restore what another changed.
         """
-        standing = self.journal.last(self.name, "submit", "" if self.spec.kind == "market" else mine)
-        if standing is not None and standing.id.startswith(mine) and standing.said["commitment"] == bound:
+        mine = self.prefix_of(made.agent, made.survey)
+        step = self.spec.is_market and not made.survey
+        standing = self.journal.last(self.name, "submit", f"{self.name}:submit:" if step else mine)
+        if standing is not None and standing.id.startswith(mine) and standing.said["commitment"] == made.commitment:
             return standing.id.removeprefix(mine)
-        return f"{bound}:{0 if standing is None else standing.seq}"
+        return f"{made.commitment}:{0 if standing is None else standing.seq}"
 
     def signature_problems(self) -> Iterator[str]:
         """Steps and submissions that nobody signed who may have made them."""
@@ -217,8 +237,8 @@ class RecordedRound:
             assert opened is not None
             reports_of(self.spec, [(agent, opened[0])])
         except (AssertionError, InputError, KeyError, TypeError, ValueError):
-            return nothing_said(self.spec)  # signed by its agent, who has to bear that it says nothing
-        return opened[0]
+            opened = nothing_said(self.spec), ""  # signed by its agent, who has to bear that it says nothing
+        return {**opened[0], "survey": True} if found.survey else opened[0]
 
     def settled(self) -> Settlement | None:
         """What was settled, if it was."""

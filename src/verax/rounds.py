@@ -35,20 +35,11 @@ from verax.admission import Admission, Admitted
 from verax.errors import ConflictError, InputError, LedgerError
 from verax.keys import Key, Keyring
 from verax.ledger import HOUSE, Entry, Head, Journal, Ledger, Transfer
-from verax.market import stake
 from verax.recorded import TRANSITIONS, RecordedRound, Transcript, secret_name
 from verax.reports import Reports
 from verax.sealed import Submission, opened_record, opening_problems, spec_of
-from verax.transcript import (
-    Settlement,
-    Spec,
-    check_spec,
-    commitment,
-    content_of,
-    digest_of,
-    reports_of,
-    settlement,
-)
+from verax.spec import Spec, digest_of
+from verax.transcript import Settlement, check_spec, commitment, content_of, reports_of, settlement
 
 __all__ = [
     "TRANSITIONS",
@@ -160,19 +151,20 @@ class Rounds:
             return admission.redeem(this, given)
 
     def submit(
-        self, round: str, agent: str, report: Reports, *, key: str | None = None, signer: Key | None = None
-    ) -> Receipt:
+        self, round: str, agent: str, report: Reports, *, key: str | None = None, signer: Key | None = None,
+        survey: bool = False,
+    ) -> Receipt:  # fmt: skip
         """Take an agent's report, sealed and signed here; in a market its stake is held first, or it is not taken.
 
-        `signer` is the agent's key; without one the operator signs for it. The same report as the one that stands is
-        the same request; to be sure over a bad line, give a key.
+        `signer` is the agent's key; without one the operator signs for it. `survey`: it answers the survey that closes
+        a market. The same report as the one that stands is the same request; to be sure over a bad line, give a key.
         """
         with self._writing(round) as this:
             content = content_of(report, this.spec)
             reports_of(this.spec, [(agent, content)])  # what could not be settled is refused now
             signed_by = signer or this.operator
-            number = this.journal.count(round, "submit", f"{round}:submit:{quote(agent, safe='')}:") + 1
-            made = Submission.of(this.opened, agent, number, content, signed_by)
+            number = this.handed_in(agent) + 1
+            made = Submission.of(this.opened, agent, number, content, signed_by, survey=survey)
             return self._take(this, made, key, signed_by.mark([this.opened["digest"], agent, content]))
 
     def take(self, submission: Submission, *, key: str | None = None) -> Receipt:
@@ -183,8 +175,8 @@ class Rounds:
     def _take(self, this: RecordedRound, made: Submission, key: str | None, nonce: str) -> Receipt:
         round, agent = made.round, made.agent
         made.check_signature(this.opened)
-        mine = f"submit:{quote(agent, safe='')}:"
-        step = mine + (quote(key, safe="") if key else this.key_of(f"{round}:{mine}", made.commitment))
+        mine = this.prefix_of(agent, made.survey).removeprefix(f"{round}:")
+        step = mine + (quote(key, safe="") if key else this.key_of(made))
         known = this.journal.get(f"{round}:{step}")
         if known is not None:
             if known.said["commitment"] != made.commitment:
@@ -193,18 +185,34 @@ class Rounds:
         this.require("submit")
         if this.spec.deadline is not None and this.spec.is_closed(this.journal.now()):
             raise ConflictError(f"the deadline of round {round!r} has passed; nothing is taken any more")
-        count = this.journal.count(round, "submit", f"{round}:{mine}")
+        count = this.handed_in(agent)
         if made.number != count + 1:
             seen = f"{agent!r} has handed in {count} times and this is its number {made.number}"
             raise ConflictError(f"{seen}; sign it anew as number {count + 1}")
         if this.spec.quota is not None and count >= this.spec.quota:
             raise ConflictError(f"{agent!r} has handed in {count} times, which is all that round {round!r} takes")
         admission.admit(this, agent, made.key)
-        if this.spec.kind == "market":
-            hidden = f"agent:{agent}", this.escrow, stake(this.spec.mechanism, unit=this.spec.unit)
+        if made.survey:
+            self._take_place(this, agent)
+        elif this.spec.is_market:
+            hidden = f"agent:{agent}", this.escrow, this.spec.stake
             this.journal.hold(Transfer(f"{round}:stake:{step}", *hidden, "stake", round, this.spec.currency))
         entry = this.record(step, made.to_json(), "submit")
         return self._receipt(this, made, nonce, entry)
+
+    @staticmethod
+    def _take_place(this: RecordedRound, agent: str) -> None:
+        """One of the places of a survey, of which the budget covers so many."""
+        if not this.spec.is_surveyed:
+            raise ConflictError(
+                f"round {this.name!r} is a {this.spec.kind} round and has no survey; hand in without survey="
+            )
+        if this.journal.count(this.name, "submit", this.prefix_of(agent, True)):
+            return
+        taken, places = this.journal.count(this.name, "surveyed"), this.spec.places or 0
+        if taken >= places:
+            raise ConflictError(f"the {places} places of the survey of round {this.name!r} are taken")
+        this.record(f"surveyed:{quote(agent, safe='')}", {"agent": agent}, "surveyed")
 
     @staticmethod
     def _receipt(this: RecordedRound, made: Submission, nonce: str, entry: Entry) -> Receipt:
@@ -220,10 +228,9 @@ class Rounds:
             this.require("seal")
             if spec.deadline is not None and not spec.is_closed(this.journal.now()):
                 raise ConflictError(f"round {round!r} takes submissions until {spec.deadline}; seal it after that")
-            if not (taken := this.taken()):
-                raise ConflictError(f"round {round!r} has no submissions; wait, or void it")
-            if len(taken) < 2 and spec.kind == "batch" and not (this.has_truth or spec.unpaid):
-                raise ConflictError(f"round {round!r} has one submission and no truth to score it by; wait, or void it")
+            taken = this.taken()
+            if missing := this.missing(taken):
+                raise ConflictError(f"round {round!r} has {missing}; wait, or void it")
             needed, held = spec.minor(), this.available(this.escrow)
             if held < needed:
                 raise ConflictError(f"round {round!r} has {held} of {needed} minor units set aside; fund it first")

@@ -15,14 +15,16 @@ from typing import Any
 from verax import wire
 from verax.errors import ConflictError
 from verax.keys import Key, is_signed, seal, sealing_key, unseal
-from verax.transcript import Content, Spec, commitment, digest_of, nonce_of
+from verax.spec import Spec, digest_of
+from verax.transcript import Content, commitment, nonce_of
 
 
 @dataclass(frozen=True)
 class Submission(wire.Document):
     """A report as it leaves whoever made it: committed to, sealed to the round, and signed.
 
-    `number` counts what the agent has handed in, so that nothing old can be handed in again for it.
+    `number` counts what the agent has handed in, so that nothing old can be handed in again for it. `survey`: it
+    answers the survey of a market, and is no step of it.
     """
 
     round: str
@@ -32,21 +34,24 @@ class Submission(wire.Document):
     sealed: str
     key: str
     signature: str
+    survey: bool = wire.if_given(False)
 
     @classmethod
-    def of(cls, opened: Mapping[str, Any], agent: str, number: int, content: Content, key: Key) -> Submission:
+    def of(
+        cls, opened: Mapping[str, Any], agent: str, number: int, content: Content, key: Key, *, survey: bool = False
+    ) -> Submission:
         """What `agent` hands in to a round, whose public record is `opened`."""
         round = opened["spec"]["round"]
         nonce = key.mark([opened["digest"], agent, content])
         bound = commitment(round, agent, content, nonce)
         hidden = seal({"content": content, "nonce": nonce}, opened["seal_to"], [round, agent])
-        unsigned = cls(round, agent, number, bound, hidden, key.public, "")
+        unsigned = cls(round, agent, number, bound, hidden, key.public, "", survey)
         return replace(unsigned, signature=key.sign(unsigned.signed_part(opened)))
 
     def signed_part(self, opened: Mapping[str, Any]) -> list[Any]:
         """What the signature covers: this round and no other of that name, and everything handed in."""
         return ["verax.submission/1", opened["digest"], opened["secret_hash"], self.round, self.agent, self.number,
-                self.commitment, digest_of(self.sealed)]  # fmt: skip
+                self.commitment, digest_of(self.sealed), *(["survey"] if self.survey else [])]  # fmt: skip
 
     def check_signature(self, opened: Mapping[str, Any]) -> None:
         """Refuse what the holder of its key has not signed for this round."""

@@ -1,6 +1,6 @@
 """A round's transcript, and what follows from it: pure functions, so that anybody can compute a settlement again.
 
-What is asked (a Spec), what was submitted (as it is committed to) and what becomes of it (a Settlement): one object
+What was submitted (as it is committed to) and what becomes of it (a Settlement): one object
 from one computation, with the scores that were paid by. How it is hidden until then is decided in `sealed`, where it is
 kept, and in what order, in `rounds`.
 """
@@ -13,9 +13,7 @@ import hmac
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
-from functools import cached_property
-from typing import Any, Literal, Self
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -28,119 +26,15 @@ from verax.copies import CONFIDENCE
 from verax.errors import InputError
 from verax.groups import clusters_of, joined
 from verax.keys import checked_public
-from verax.market import Market, Submissions, bounds, market
-from verax.money import major_text, minor_units, scale_of
+from verax.market import Market, Submissions, Survey, draw, market, survey_bound
+from verax.money import is_finite, major_text, scale_of
 from verax.payments import Payment, Payments, pay
-from verax.plan import Mechanism
 from verax.public import Public
 from verax.reports import Reports, some
-from verax.rules import DEFAULT, Rule, load
 from verax.score import Score, Scores, score
+from verax.spec import CLUSTERS, FIRST, KINDS, Spec, digest_of
 
 Content = Mapping[str, Any]
-FIRST, CLUSTERS = "first", "clusters"
-_LISTS = ("tasks", "classes", "truth", "public", "unpaid", "references")
-
-
-@dataclass(frozen=True)
-class Spec(wire.Document):
-    """What a round asks and promises: fixed, and hashed, when it opens.
-
-    `kind` is batch or market. `rule` is a name, or your own as module:function, importable where the round is run.
-    `truth` (a class number a task, -1 unknown) and `public` (a stratum, or a list of numbers, a task) are optional;
-    `scale` is what a market pays for one unit of score, in major units, the budget if not given. Agents that are copies
-    of one another are paid once: by `copies` the "first" to commit and the others nothing, or with True in equal parts;
-    with "clusters" so is whoever shares errors (`verax.independence`); with False each is paid, as in a market, which
-    pays for what each adds. `unpaid` names agents that handed in a report and take no part: not paid,
-    and no reference; `references` names those whose reports others are scored beside, and who, as their
-    copies, were paid for them before; `significance` pays only scores that many standard errors above 0. `admitted` are
-    the public keys of the only agents that may take part, by name, `organisations` whose they are; with `invited` so
-    may whoever brings an invitation; without both whoever comes first with a name has it. `per_organisation` is how
-    many names one organisation may have (1), `quota` how often one agent may hand in.
-
-    >>> Spec("r1", ("t1", "t2"), ("cat", "dog"), "100.00", copies=False).digest[:8]
-    'fe24af23'
-    """
-
-    round: str
-    tasks: tuple[str, ...]
-    classes: tuple[str, ...]
-    budget: str
-    kind: str = "batch"
-    currency: str = "EUR"
-    rule: str = DEFAULT
-    over: str | None = None
-    sign: str | None = None
-    floor: float | None = None
-    scheme: str = "clipped"
-    min_tasks: int = 30
-    scale: str | None = None
-    deadline: str | None = None
-    truth: tuple[int, ...] | None = None
-    public: tuple[Any, ...] | None = None
-    copies: Literal["first", "clusters"] | bool = wire.if_given("first")
-    unpaid: tuple[str, ...] = wire.if_given(())
-    significance: float | None = wire.if_given(None)
-    references: tuple[str, ...] = wire.if_given(())
-    admitted: dict[str, str] | None = wire.if_given(None)
-    organisations: dict[str, str] | None = wire.if_given(None)
-    invited: bool = wire.if_given(False)
-    per_organisation: int | None = wire.if_given(None)
-    quota: int | None = wire.if_given(None)
-
-    def __post_init__(self) -> None:
-        for name in _LISTS:
-            if isinstance(given := getattr(self, name), list):
-                object.__setattr__(self, name, tuple(given))
-        if self.kind == "market":
-            object.__setattr__(self, "copies", False)
-
-    @classmethod
-    def from_json(cls, document: Any) -> Self:
-        """A spec from its JSON form; rounds of before said nothing of copies, and paid each of them."""
-        return super().from_json({"copies": False, **document} if isinstance(document, Mapping) else document)
-
-    @property
-    def digest(self) -> str:
-        """SHA-256 of the canonical bytes."""
-        return digest_of(self.to_json())
-
-    @property
-    def places_each(self) -> int:
-        """How many names one organisation may have."""
-        return 1 if self.per_organisation is None else self.per_organisation
-
-    @cached_property
-    def chosen(self) -> Rule:
-        """The rule, imported from here if it is one's own."""
-        return load(self.rule).with_floor(self.floor)
-
-    @cached_property
-    def signal(self) -> npt.NDArray[Any] | None:
-        """The public signal as an array."""
-        return None if self.public is None else np.array(self.public)
-
-    @property
-    def mechanism(self) -> Mechanism:
-        """A market's mechanism, as far as what it can pay and cost depends on it."""
-        return Mechanism(self.rule, "truth", None, None, self.public is not None, self.chosen.floor)
-
-    def minor(self, amount: str | None = None, what: str = "budget") -> int:
-        """An amount, the budget if none is given, in minor units.
-
-        >>> Spec("r1", ("t1", "t2"), ("cat", "dog"), "100.00").minor()
-        10000
-        """
-        return minor_units(self.budget if amount is None else amount, scale_of(self.currency), self.currency, what)
-
-    @property
-    def unit(self) -> int:
-        """Minor units that a market pays for one unit of score."""
-        return self.minor(self.scale or self.budget, "scale")
-
-    def is_closed(self, now: datetime) -> bool:
-        """Whether the deadline, if there is one, has passed."""
-        return self.deadline is not None and now >= _time_of(self.deadline)
 
 
 @dataclass(frozen=True)
@@ -181,20 +75,11 @@ class Settlement(wire.Document):
 
 def _payments_of(spec: Spec, amounts: Mapping[str, int], notes: tuple[str, ...] = ()) -> Payments | None:
     """The amounts of a batch as payments out of its budget."""
-    if spec.kind == "market":
+    if spec.is_market:
         return None
     budget, each = spec.minor(), tuple(Payment(agent, amount) for agent, amount in amounts.items())
     rest = budget - sum(amounts.values())
     return Payments(spec.scheme, spec.currency, scale_of(spec.currency), budget, rest, each, notes)
-
-
-def digest_of(document: Any) -> str:
-    """SHA-256 of a document's canonical bytes.
-
-    >>> digest_of(["r1"])[:8]
-    '38edd8d1'
-    """
-    return hashlib.sha256(wire.canonical(document).encode("ascii")).hexdigest()
 
 
 def commitment(round: str, agent: str, content: Content, nonce: str) -> str:
@@ -261,14 +146,23 @@ def reports_of(spec: Spec, rows: Sequence[tuple[str, Content]]) -> Reports:
 
 def settlement(spec: Spec, submissions: Sequence[tuple[str, Content]], secret: str, root: str) -> Settlement:
     """Scores and payments of a sealed transcript: a pure function, so that anybody can compute it again."""
+    if spec.is_surveyed:
+        return _surveyed_settlement(spec, submissions, secret, root)
     if spec.kind == "market":
         return _market_settlement(spec, submissions, secret, root)
-    seed = hashlib.sha256(f"{root}:{secret}".encode()).hexdigest() if spec.over == "one" else None
+    return _batch_settlement(spec, submissions, secret, root)
+
+
+def _batch_settlement(
+    spec: Spec, submissions: Sequence[tuple[str, Content]], secret: str, root: str, each: int | None = None
+) -> Settlement:
+    """A batch: everybody beside everybody else, out of the budget, or of `each` minor units a participant."""
+    seed = _seed(root, secret) if spec.over == "one" else None
     truth = None if spec.truth is None else np.array(spec.truth)
     everybody = reports_of(spec, sorted(submissions, key=lambda taken: taken[0]))
     nothing = dict.fromkeys(everybody.agents, 0)
     reports = everybody.only(*(i for i, agent in enumerate(everybody.agents) if agent not in spec.unpaid))
-    if spec.unpaid and len(reports.agents) < (2 if truth is None else 1):
+    if len(reports.agents) < (2 if truth is None else 1):
         return Settlement(nothing, None, secret, root, payments=_payments_of(spec, nothing))
     twins = [c for c in copies(reports, CONFIDENCE) if c.verdict == "fails"] if spec.copies else []
     alike = [*(clusters_of(twins) if twins else ()), *(_clusters(reports, truth) if spec.copies == CLUSTERS else ())]
@@ -281,10 +175,10 @@ def settlement(spec: Spec, submissions: Sequence[tuple[str, Content]], secret: s
     scores = _payable_scores(_of_the_first(told) if spec.copies == FIRST else told, spec)
     before = {agent for group in groups if {*group} & {*spec.references} for agent in group}
     payable = _scores_of(scores, {*reports.agents} - before)
+    budget = _budget_for(spec, payable, len(scores.scores), each)
     paid = pay(
-        payable, budget=_budget_for(spec, payable, len(scores.scores)), currency=spec.currency, scheme=spec.scheme,
-        min_tasks=spec.min_tasks, rule=spec.chosen,
-    )  # fmt: skip
+        payable, budget=budget, currency=spec.currency, scheme=spec.scheme, min_tasks=spec.min_tasks, rule=spec.chosen
+    )
     amounts = nothing | {p.agent: p.amount for p in paid}
     due = replace(paid, payments=tuple(map(Payment, amounts, amounts.values())))
     return Settlement(amounts, scores, secret, root, tuple(twins), paid.notes, due)
@@ -297,13 +191,13 @@ def _scores_of(scores: Scores, agents: Collection[str]) -> Scores:
     return replace(scores, scores=kept, copies=tuple(group for group in groups if len(group) > 1))
 
 
-def _budget_for(spec: Spec, payable: Scores, asked: int) -> str:
+def _budget_for(spec: Spec, payable: Scores, asked: int, each: int | None) -> str:
     """The budget; beside references, that part of it which is for as many as are left when copies are one."""
-    if not spec.references:
+    if not spec.references and each is None:
         return spec.budget
-    alike = sum(len(group) - 1 for group in payable.copies)
-    places = scale_of(spec.currency)
-    return major_text(spec.minor() * (len(payable.scores) - alike) // asked, places)
+    participants = len(payable.scores) - sum(len(group) - 1 for group in payable.copies)
+    share = spec.minor() * participants // asked if each is None else each * participants
+    return major_text(share, scale_of(spec.currency))
 
 
 def _clusters(reports: Reports, truth: npt.NDArray[Any] | None) -> list[tuple[str, ...]]:
@@ -352,11 +246,68 @@ def _lost_dimensions(spec: Spec) -> float:
     return len(spec.tasks) / max(len(spec.tasks) - signal.rank, 1) if signal.features is not None else 1.0
 
 
+def _seed(root: str, secret: str) -> str:
+    """What every draw comes from."""
+    return hashlib.sha256(f"{root}:{secret}".encode()).hexdigest()
+
+
 def _market_settlement(spec: Spec, submissions: Sequence[tuple[str, Content]], secret: str, root: str) -> Settlement:
-    steps = [(str(n), content) for n, (_, content) in enumerate(submissions, start=1)]
-    path = Submissions(reports_of(spec, steps), tuple(agent for agent, _ in submissions))
-    found = market(path, truth=np.array(spec.truth), rule=spec.chosen, sign=spec.sign)
-    return Settlement(found.money(spec.unit).totals, found, secret, root)
+    found = _closed(spec, submissions)
+    amounts = dict.fromkeys([agent for agent, _ in submissions], 0) if found is None else found.money(spec.unit).totals
+    return Settlement(amounts, found, secret, root)
+
+
+def _surveyed_settlement(spec: Spec, submissions: Sequence[tuple[str, Content]], secret: str, root: str) -> Settlement:
+    """A market beside a survey. (Algorithm 2)
+
+    1. The surveyed are paid for their scores beside each other. 2. One of them is drawn, of those who hold no market
+    position. 3. By it the market is closed, lambda times as steep. Who answers fewer than the least tasks, or is a
+    later copy of another, is not drawn.
+    """
+    surveyed = [(agent, content) for agent, content in submissions if content.get("survey")]
+    steps = [(agent, content) for agent, content in submissions if not content.get("survey")]
+    asked = replace(spec, kind="batch")
+    paid = _answers_settlement(asked, surveyed, secret, root, math.floor(spec.top * spec.unit))
+    survey = reports_of(asked, sorted(surveyed, key=lambda taken: taken[0]))
+    later = {name for group in (paid.scores.copies if paid and paid.scores else ()) for name in group[1:]}
+    both = {*()} if spec.keep_both else {*survey.agents} & {agent for agent, _ in steps}
+    enough = (survey.labels >= 0).sum(1) >= max(2, spec.min_tasks)
+    able = [i for i, agent in enumerate(survey.agents) if enough[i] and agent not in later | both]
+    amounts = dict.fromkeys([agent for agent, _ in submissions], 0) | (paid.amounts if paid else {})
+    scores: Any = paid.scores if paid else None
+    one = survey.only(able[draw(_seed(root, secret), len(able))]) if able else None
+    if one is not None and (found := _closed(spec, steps, survey=one, hybrid=spec.kind == "hybrid")) is not None:
+        for agent, amount in found.money(spec.unit).totals.items():
+            amounts[agent] += amount
+        shown = () if scores is None else scores.scores  # as they were paid by
+        bound = survey_bound(survey, spec.steepness, spec.chosen, spec.sign) if spec.keep_both else None
+        drawn = Survey(one.agents[0], _seed(root, secret), len(surveyed), tuple(sorted(both)), shown, bound)
+        scores = replace(found, survey=drawn)
+    return Settlement(amounts, scores, secret, root, paid.copies if paid else (), paid.notes if paid else ())
+
+
+def _closed(spec: Spec, submissions: Sequence[tuple[str, Content]], **by: Any) -> Market | None:
+    """A market closed; None where no step has said enough to be scored, which must not keep a round from its end."""
+    if not submissions:
+        return None
+    truth = None if spec.truth is None else np.array(spec.truth)
+    numbered = [(str(n), content) for n, (_, content) in enumerate(submissions, start=1)]
+    path = Submissions(reports_of(spec, numbered), tuple(agent for agent, _ in submissions))
+    options: dict[str, Any] = {"rule": spec.chosen, "sign": spec.sign, "scale": spec.steepness}
+    try:
+        return market(path, truth=truth, **options, **by)
+    except InputError:
+        return None
+
+
+def _answers_settlement(
+    spec: Spec, surveyed: Sequence[tuple[str, Content]], secret: str, root: str, each: int
+) -> Settlement | None:
+    """What the surveyed are paid; None where nobody has said enough to be scored, which must not keep a market open."""
+    try:
+        return _batch_settlement(spec, surveyed, secret, root, each)
+    except InputError:
+        return None
 
 
 def check_spec(spec: Spec) -> None:
@@ -364,8 +315,8 @@ def check_spec(spec: Spec) -> None:
     if not isinstance(spec, Spec):
         raise InputError(f"spec is a {type(spec).__name__}; give verax.rounds.Spec")
     Spec.from_json(spec.to_json())
-    if spec.kind not in ("batch", "market"):
-        raise InputError(f"a round is batch or market, not {spec.kind!r}")
+    if spec.kind not in KINDS:
+        raise InputError(f"a round is {', '.join(KINDS[:-1])} or {KINDS[-1]}, not {spec.kind!r}")
     if not spec.round or ":" in spec.round or spec.round != spec.round.strip():
         raise InputError(f"round name {spec.round!r}; give one without colons or blanks around it")
     if len(set(spec.tasks)) < max(2, len(spec.tasks)) or len(set(spec.classes)) < max(2, len(spec.classes)):
@@ -373,37 +324,57 @@ def check_spec(spec: Spec) -> None:
     for name, given in (("truth", spec.truth), ("public signal", spec.public)):
         if given is not None and len(given) != len(spec.tasks):
             raise InputError(f"the {name} has {len(given)} entries for {len(spec.tasks)} tasks; give one a task")
-    if spec.deadline is not None:
-        _time_of(spec.deadline)
+    spec.check_times()
     for name, key in (spec.admitted or {}).items():
         checked_public(key, f"the agent {name!r}")
-    if spec.kind == "market":
+    if spec.is_surveyed:
+        _check_survey(spec)
+    elif spec.places is not None or spec.weight is not None or spec.keep_both:
+        raise InputError(f"places=, weight= and keep_both= are of a survey, and this is a {spec.kind} round")
+    if spec.is_market:
+        if spec.chosen.loses_only:
+            raise InputError(f"rule {spec.rule} is never above 0, where a market begins; use one by which one can gain")
         _check_loss(spec)
     nothing: dict[str, Any] = {"labels": [0] * len(spec.tasks)}
     if spec.chosen.needs_rows:
         nothing["probabilities"] = _packed_rows(np.full((len(spec.tasks), len(spec.classes)), 1 / len(spec.classes)))
-    settlement(spec, [("one", nothing), ("other", nothing)], "", "")
+    of_survey = {"survey": True} if spec.is_surveyed else {}
+    settlement(spec, [("one", nothing | of_survey), ("other", nothing | of_survey), ("third", nothing)], "", "")
+
+
+def _check_survey(spec: Spec) -> None:
+    """Refuse what a survey could not close, or pay for at a price that is fixed beforehand."""
+    if (max(spec.truth or (-1,)) >= 0) != (spec.kind == "hybrid"):
+        raise InputError(
+            "a hybrid round is closed by the truth where it is known; give it" if spec.kind == "hybrid"
+            else "a survey round is closed by the survey, and there is a truth; make it hybrid, or leave the truth out"
+        )  # fmt: skip
+    if spec.places is None or spec.places < 2:
+        raise InputError(f"places is {spec.places}; say how many may be surveyed, two at least: they score each other")
+    if not is_finite(spec.steepness) or spec.steepness <= 0:
+        raise InputError(f"weight (lambda) is {spec.weight}; give a finite number above 0, such as 1.0")
+    if spec.scheme == "proportional" or spec.over == "one":
+        raise InputError("the surveyed are paid a fixed price; use scheme clipped or affine, over mean or median")
+    if spec.min_tasks > len(spec.tasks):
+        raise InputError(f"min_tasks is {spec.min_tasks} of {len(spec.tasks)} tasks, so nobody can be drawn; lower it")
 
 
 def _check_loss(spec: Spec) -> None:
-    if spec.truth is None or min(spec.truth) < 0:
+    if spec.kind == "market" and (spec.truth is None or min(spec.truth) < 0):
         raise InputError(
             "a market round is closed by the truth of every task; give it (it is not shown before settlement)"
         )
-    loss = math.ceil(max(bounds(spec.mechanism)[1], 0.0) * spec.unit)
-    if loss > spec.minor():
+    if spec.unit < 1:
+        raise InputError("the budget does not cover one minor unit for a unit of score; raise budget=, or ask fewer")
+    loss = math.ceil(max(spec.top, 0.0) * spec.unit * spec.steepness)
+    surveyed = (spec.places or 0) * math.floor(spec.top * spec.unit)
+    if loss + surveyed > spec.minor():
+        beside = f", {surveyed} of it to the surveyed," if surveyed else ""
         raise InputError(
-            f"the house can lose {loss} minor units and the budget is {spec.minor()}; lower scale= or raise budget="
+            f"the house can lose {loss + surveyed} minor units{beside} and the budget is {spec.minor()}; "
+            "lower scale= or raise budget="
         )
 
 
 def _packed_rows(rows: Any) -> str:
     return base64.b64encode(rows.astype("<f8").tobytes()).decode("ascii")
-
-
-def _time_of(text: str) -> datetime:
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        raise InputError(f"deadline {text!r} is no time; write it as 2026-12-31T18:00:00+00:00") from None
-    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)

@@ -84,6 +84,9 @@ def market(
     keep_both: Annotated[
         bool, typer.Option("--keep-both", help="Let the survey of an agent with a market position be drawn too.")
     ] = False,
+    hybrid: Annotated[
+        bool, typer.Option("--hybrid", help="Close the tasks of --truth by it, and the others by the survey.")
+    ] = False,
 ) -> None:
     """Pay submissions in order, each for what it adds to the one before; closed by truth or by a survey."""
     from verax import market as markets
@@ -106,6 +109,7 @@ def market(
         floor=scoring.floor,
         scale=scale,
         keep_both=keep_both,
+        hybrid=hybrid,
     )
 
     def show(console: Console) -> None:

@@ -52,9 +52,20 @@ def open_(
     scoring: ScoringOptions,
     known: KnownOptions,
     paying: PayingOptions,
-    kind: Annotated[str, typer.Option(help="batch, or market: submissions in order, paid by improvement.")] = "batch",
+    kind: Annotated[
+        str, typer.Option(help="batch, or submissions in order, paid by improvement: market, survey, hybrid.")
+    ] = "batch",
     over: Annotated[str | None, typer.Option(help="mean or median over peers, or one drawn at settlement.")] = None,
-    scale: Annotated[str | None, typer.Option(help="Market: what one unit of score pays, in major units.")] = None,
+    scale: Annotated[
+        str | None, typer.Option(help="Market, survey: what one unit of score pays, in major units.")
+    ] = None,
+    places: Annotated[int | None, typer.Option(help="Survey: how many may answer it.", metavar="N")] = None,
+    weight: Annotated[
+        float | None, typer.Option("--lambda", help="Survey: what the market pays for what the survey pays 1 for.")
+    ] = None,
+    keep_both: Annotated[
+        bool, typer.Option("--keep-both", help="Survey: let who has a market position be drawn too.")
+    ] = False,
     deadline: Annotated[
         str | None, typer.Option(help="Until when submissions are taken: 2026-12-31T18:00:00Z.")
     ] = None,
@@ -99,7 +110,7 @@ def open_(
         None if asked.public is None else tuple(asked.public.tolist()),
         _who_is_paid(copies),
         admitted=listed_keys, organisations=organisations or None, invited=invitation,
-        per_organisation=per_organisation, quota=quota,
+        per_organisation=per_organisation, quota=quota, places=places, weight=weight, keep_both=keep_both,
     )  # fmt: skip
     opened = parsed(_rounds_in(db, keys, create=True).open(spec).body)
     shown = {name: opened[name] for name in ("digest", "secret_hash", "seal_to", "operator")}
@@ -180,6 +191,9 @@ def submit(
     sign: Annotated[
         Path | None, typer.Option(help="The agent's own key, made by verax key new; else the operator signs for it.")
     ] = None,
+    survey: Annotated[
+        bool, typer.Option("--survey", help="It answers the survey that closes a market, and is no step of it.")
+    ] = False,
     key: _Again = None,
     db: _Db = "verax.db",
     keys: _Keys = None,
@@ -191,7 +205,7 @@ def submit(
     signer = None if sign is None else read_key(sign)
     rounds = _rounds_in(db, keys)
     prediction = tables.read_prediction(report, rounds.spec(round).classes)
-    taken = rounds.submit(round, agent, prediction, key=key, signer=signer)
+    taken = rounds.submit(round, agent, prediction, key=key, signer=signer, survey=survey)
     _print_document(taken.to_json())
     _warn(taken.warnings)
 

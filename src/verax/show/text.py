@@ -155,6 +155,7 @@ def market_summary(closed: Market) -> str:
     The house can lose 1 at most, one step 2: its stake.
     """
     by = "truth" if closed.survey is None else f"the survey of {closed.survey.drawn}"
+    by = f"truth where known, else {by}" if closed.mechanism.against == "hybrid" else by
     return (
         f"{closed.mechanism.rule}, closed by {by}, level {closed.initial:.4f} to {closed.final:.4f}.\n"
         f"The house can lose {closed.worst_case_loss:.4g} at most, one step {closed.stake:.4g}: its stake."

@@ -1,0 +1,185 @@
+"""What a round asks and promises: the one document that everything else about a round follows from."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import cached_property
+from typing import Any, Literal, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from verax import wire
+from verax.errors import InputError
+from verax.market import bounds, stake
+from verax.money import minor_units, scale_of
+from verax.plan import Mechanism
+from verax.rules import DEFAULT, Rule, load
+
+FIRST, CLUSTERS = "first", "clusters"
+KINDS = ("survey", "hybrid", "batch", "market")
+SURVEYED = ("survey", "hybrid")
+_LISTS = ("tasks", "classes", "truth", "public", "unpaid", "references")
+
+
+@dataclass(frozen=True)
+class Spec(wire.Document):
+    """What a round asks and promises: fixed, and hashed, when it opens.
+
+    `kind` is batch, market (closed by the truth), survey (a market closed by one drawn of those surveyed beside it, at
+    most `places`, who are paid for their scores beside each other; Algorithm 2) or hybrid (closed by the truth where it
+    is known, and by that survey elsewhere). `weight` is Algorithm 2's lambda: what the market pays for a unit of score,
+    in what the survey pays for it; with `keep_both` who is in both is drawn from too. `rule` is a name, or your own as
+    module:function, importable where the round is run. `truth` (a class number a task, -1 unknown) and `public` (a
+    stratum, or a list of numbers, a task) are optional; `scale` is what a market, or a survey, pays for one unit of
+    score, in major units: the budget, with a survey as much as the budget covers, if not given.
+
+    Agents that are copies of one another are paid once: by `copies` the "first" to commit and the others nothing, or
+    with True in equal parts; with "clusters" so is whoever shares errors (`verax.independence`); with False each is
+    paid, as in a market, which pays for what each adds. `unpaid` names agents that handed in a report and take no part:
+    not paid, and no reference; `references` names those whose reports others are scored beside, and who, as their
+    copies, were paid for them before; `significance` pays only scores that many standard errors above 0.
+
+    `admitted` are the public keys of the only agents that may take part, by name, `organisations` whose they are; with
+    `invited` so may whoever brings an invitation; without both whoever comes first with a name has it.
+    `per_organisation` is how many names one organisation may have (1), `quota` how often one agent may hand in.
+
+    >>> Spec("r1", ("t1", "t2"), ("cat", "dog"), "100.00", copies=False).digest[:8]
+    'fe24af23'
+    """
+
+    round: str
+    tasks: tuple[str, ...]
+    classes: tuple[str, ...]
+    budget: str
+    kind: str = "batch"
+    currency: str = "EUR"
+    rule: str = DEFAULT
+    over: str | None = None
+    sign: str | None = None
+    floor: float | None = None
+    scheme: str = "clipped"
+    min_tasks: int = 30
+    scale: str | None = None
+    deadline: str | None = None
+    truth: tuple[int, ...] | None = None
+    public: tuple[Any, ...] | None = None
+    copies: Literal["first", "clusters"] | bool = wire.if_given("first")
+    unpaid: tuple[str, ...] = wire.if_given(())
+    significance: float | None = wire.if_given(None)
+    references: tuple[str, ...] = wire.if_given(())
+    admitted: dict[str, str] | None = wire.if_given(None)
+    organisations: dict[str, str] | None = wire.if_given(None)
+    invited: bool = wire.if_given(False)
+    per_organisation: int | None = wire.if_given(None)
+    quota: int | None = wire.if_given(None)
+    places: int | None = wire.if_given(None)
+    weight: float | None = wire.if_given(None)
+    keep_both: bool = wire.if_given(False)
+
+    def __post_init__(self) -> None:
+        for name in _LISTS:
+            if isinstance(given := getattr(self, name), list):
+                object.__setattr__(self, name, tuple(given))
+        if self.kind == "market":  # which pays for what each step adds; a survey beside it is a batch
+            object.__setattr__(self, "copies", False)
+
+    @classmethod
+    def from_json(cls, document: Any) -> Self:
+        """A spec from its JSON form; rounds of before said nothing of copies, and paid each of them."""
+        return super().from_json({"copies": False, **document} if isinstance(document, Mapping) else document)
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the canonical bytes."""
+        return digest_of(self.to_json())
+
+    @property
+    def places_each(self) -> int:
+        """How many names one organisation may have."""
+        return 1 if self.per_organisation is None else self.per_organisation
+
+    @cached_property
+    def chosen(self) -> Rule:
+        """The rule, imported from here if it is one's own."""
+        return load(self.rule).with_floor(self.floor)
+
+    @cached_property
+    def signal(self) -> npt.NDArray[Any] | None:
+        """The public signal as an array."""
+        return None if self.public is None else np.array(self.public)
+
+    @property
+    def mechanism(self) -> Mechanism:
+        """A market's mechanism, as far as what it can pay and cost depends on it."""
+        return Mechanism(self.rule, "truth", None, None, self.public is not None, self.chosen.floor)
+
+    def minor(self, amount: str | None = None, what: str = "budget") -> int:
+        """An amount, the budget if none is given, in minor units.
+
+        >>> Spec("r1", ("t1", "t2"), ("cat", "dog"), "100.00").minor()
+        10000
+        """
+        return minor_units(self.budget if amount is None else amount, scale_of(self.currency), self.currency, what)
+
+    @property
+    def is_market(self) -> bool:
+        """Whether submissions come in order, each paid for what it adds."""
+        return self.kind != "batch"
+
+    @property
+    def is_surveyed(self) -> bool:
+        """Whether a survey closes it, or part of it."""
+        return self.kind in SURVEYED
+
+    @property
+    def unit(self) -> int:
+        """Minor units that one unit of score is paid; where there is a survey, by the survey."""
+        if self.scale is None and self.is_surveyed:
+            return math.floor(self.minor() / (self.top * (self.steepness + (self.places or 0))))
+        return self.minor(self.scale or self.budget, "scale")
+
+    @property
+    def steepness(self) -> float:
+        """What a market pays for a unit of score, in units: lambda. (Algorithm 2)"""
+        return 1.0 if self.weight is None else self.weight
+
+    @property
+    def top(self) -> float:
+        """The most that the rule gives."""
+        return bounds(self.mechanism)[1]
+
+    @property
+    def stake(self) -> int:
+        """What a step in a market must have locked before it is taken, in minor units."""
+        return stake(self.mechanism, unit=self.unit, scale=self.steepness)
+
+    def is_closed(self, now: datetime) -> bool:
+        """Whether the deadline, if there is one, has passed."""
+        return self.deadline is not None and now >= _time_of(self.deadline)
+
+    def check_times(self) -> None:
+        """Refuse what is no time."""
+        if self.deadline is not None:
+            _time_of(self.deadline)
+
+
+def digest_of(document: Any) -> str:
+    """SHA-256 of a document's canonical bytes.
+
+    >>> digest_of(["r1"])[:8]
+    '38edd8d1'
+    """
+    return hashlib.sha256(wire.canonical(document).encode("ascii")).hexdigest()
+
+
+def _time_of(text: str) -> datetime:
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise InputError(f"deadline {text!r} is no time; write it as 2026-12-31T18:00:00+00:00") from None
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
