@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections import Counter
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,8 @@ import verax
 from verax.errors import InputError, OptionError
 from verax.federation import Encoded, Payroll, Referee, Reply
 from verax.ledger import Ledger
+from verax.payroll import told_to
+from verax.received import digest_of
 from verax.rounds import Rounds, Spec
 
 TASKS, CLASSES = 1500, tuple("abcd")
@@ -387,16 +390,17 @@ class Killed(BaseException):
 
 
 def killed_at(monkeypatch, step):
-    """Every transaction of the ledger after so many is never begun."""
-    original, left = Ledger.writing, [step]
+    """Every transaction of the ledger after so many is never begun; how many there were."""
+    original, begun = Ledger.writing, [0]
 
     def writing(ledger):
-        if left[0] == 0:
+        if begun[0] == step:
             raise Killed
-        left[0] -= 1
+        begun[0] += 1
         return original(ledger)
 
     monkeypatch.setattr(Ledger, "writing", writing)
+    return begun
 
 
 def paid_out(payroll):
@@ -412,7 +416,7 @@ def paid_out(payroll):
 def test_killed_anywhere_and_started_again_a_federation_goes_on_and_everybody_is_paid_once(
     tmp_path, monkeypatch, protocol
 ):
-    """Two rounds of three workers: begin, open, fund, three submissions, seal, settle: eight transactions each."""
+    """Two rounds of three workers, killed before each transaction of the ledger."""
     terms = {"protocol": protocol, "kinship": None, "features": {"copies": 1, "noise": ()}}
     workers = [{"a": noisy(0.2, n), "b": noisy(0.4, n + 10), "c": noisy(0.3, n + 20)} for n in range(2)]
     broadcasts = NOTHING, {"said": np.ones(TASKS, np.int64)}
@@ -424,21 +428,25 @@ def test_killed_anywhere_and_started_again_a_federation_goes_on_and_everybody_is
         return found
 
     whole = Payroll(str(tmp_path / "whole.db"), budget="100.00")
-    rounds = len(play(whole).outcomes)
+    with monkeypatch.context() as patched:
+        begun = killed_at(patched, -1)
+        rounds = len(play(whole).outcomes)
+    steps = begun[0]
     expected = paid_out(whole)
     assert rounds == (1 if protocol == "first" else 2) and min(expected[agent] for agent in "abc") > 1000
-    for step in range(8 * rounds + 1):
+    assert steps > 8 * rounds  # begin, open, fund, three submissions, seal, settle; and what everybody is told
+    for step in range(0, steps + 1, 3 if rounds > 1 else 1):
         payroll = Payroll(str(tmp_path / f"{step}.db"), budget="100.00")
         with monkeypatch.context() as patched:
             killed_at(patched, step)
-            with pytest.raises(Killed) if step < 8 * rounds else nullcontext():
+            with pytest.raises(Killed) if step < steps else nullcontext():
                 play(payroll)
         again = play(Payroll(payroll.db, budget="100.00"))  # from its beginning
         assert paid_out(payroll) == expected
         assert [outcome.server_round for outcome in again.outcomes] == list(range(1, rounds + 1))
         play(Payroll(payroll.db, budget="100.00"))
         assert paid_out(payroll) == expected
-    once = Payroll(str(tmp_path / f"{8 if rounds == 2 else 99}.db"), budget="100.00")
+    once = Payroll(str(tmp_path / "9.db"), budget="100.00")
     if rounds == 2:  # from a checkpoint: the second broadcast is known, and a third would be the third round
         found = play(once, since=1)
         assert found.number == 2 and paid_out(once) == expected
@@ -451,7 +459,7 @@ def test_a_checkpoint_that_was_never_broadcast_begins_the_next_round_and_is_no_f
     found = referee(payroll=payroll)
     played(found, crowd())
     again = referee(payroll=Payroll(payroll.db, budget="100.00"))
-    assert not again.due or again._settled[1].amounts == found.outcomes[0].amounts
+    assert not again.due or again.outcomes[0].amounts == found.outcomes[0].amounts
     resumed = Referee(range(TASKS), says, CLASSES, payroll=Payroll(payroll.db, budget="100.00"))
     resumed.broadcast({"said": TRUTH})
     assert resumed.number == 2 and not resumed.due
@@ -522,3 +530,101 @@ def test_a_split_crowd_without_known_labels_is_reported_and_its_round_held(tmp_p
     assert not outcome.amounts
     with pytest.raises(OptionError, match="sides are told in a first round"):
         Referee(range(9), says, CLASSES, protocol="every", sides=True)
+
+
+def test_everybody_is_told_what_it_is_paid_and_why_signed_and_in_the_ledger(tmp_path):
+    payroll = Payroll(str(tmp_path / "r.db"), budget="100.00")
+    found = referee(payroll=payroll, name="plants")
+    sent = [*crowd(), Reply("nan", {"said": np.full(TASKS, np.nan)})]
+    outcome = found.settle_round(found.receive(sent, [*(r.agent for r in sent), "silent"]))
+    key = Rounds(Ledger.open(payroll.db)).ledger.keys.key("operator").public
+    assert outcome.notices.keys() == {r.agent for r in sent} | {"silent"}
+    for agent, notice in outcome.notices.items():
+        assert not notice.fault(operator=key) and notice.agent == agent and notice.amount == outcome.amounts.get(agent)
+        assert "another" in replace(notice, why="another").why and replace(notice, why="another").fault()
+        assert notice.fault(operator="ab" * 32).startswith("it is signed by")
+    why = {agent: notice.why for agent, notice in outcome.notices.items()}
+    assert re.match(r"score 0\.\d{4} ± 0\.\d{4} beside \d others$", why["w0"])
+    assert "no work of its own" in why["echo"] and "near-duplicate of" in why["ring1"]
+    assert (
+        why["silent"] == "dropped: no reply" and why["nan"] == "dropped: array 'said' is not finite everywhere as int64"
+    )
+    model = digest_of({"said": crowd()[0].arrays["said"]})
+    assert outcome.notices["w0"].model == model and not outcome.notices["w0"].fault(model=model)
+    with Ledger.open(payroll.db).reading() as journal:
+        (told,) = told_to(journal, "plants-1", "ring1")
+        entry = next(e for e in journal.entries("plants-1", "submit") if e.said["agent"] == "ring1")
+    assert told == outcome.notices["ring1"]
+    assert told.receipt == {
+        "entry": entry.seq, "hash": entry.hash, "at": entry.at, "commitment": entry.said["commitment"]
+    }  # fmt: skip
+    assert Rounds(Ledger.open(payroll.db)).verify("plants-1") == []
+    again = referee(payroll=Payroll(payroll.db, budget="100.00"), name="plants")
+    assert again.outcomes[0].notices == outcome.notices
+
+
+def test_who_is_dropped_in_a_round_that_is_not_scored_is_told_why_too(tmp_path):
+    payroll = Payroll(str(tmp_path / "r.db"), budget="100.00")
+    found = referee(payroll=payroll, name="plants")
+    played(found, crowd())
+    outcome = found.pay_round({"said": TRUTH}, {"w1": {}, "w2": {"said": TRUTH}}, ["w1", "w2", "gone"])
+    assert {a: n.why for a, n in outcome.notices.items()} == {
+        "w1": "dropped: the arrays' names are not the broadcast's ('said')", "gone": "dropped: no reply",
+    }  # fmt: skip
+    with Ledger.open(payroll.db).reading() as journal:
+        assert told_to(journal, "plants-2", "w1") == [outcome.notices["w1"]]
+    without = referee()
+    held = without.settle_round(without.receive(crowd()[:1], ["w0", "gone"]))
+    assert held.notices["w0"].why.startswith("the round is not paid: 1 replies can be scored")
+    assert held.notices["w0"].fault() == "nobody has signed it" and held.notices["w0"].pay == "nothing"
+
+
+def test_started_again_every_knows_the_broadcasts_before_and_keeps_no_more_than_it_needs(tmp_path):
+    terms = {"protocol": "every", "kinship": None, "features": {"copies": 1, "noise": ()}}
+    sent = [{"said": np.where(np.arange(TASKS) < 100 * n, TRUTH, 0)} for n in range(9)]
+    said = {f"w{i}": {"said": noisy(0.2, i)} for i in range(3)}
+
+    def go_on(since, until):
+        payroll = Payroll(str(tmp_path / "r.db"), budget="100.00")
+        found = Referee(range(TASKS), says, CLASSES, payroll=payroll, **terms)
+        for model in sent[since:until]:
+            found.pay_round(model, said)
+        return found
+
+    whole = Referee(range(TASKS), says, CLASSES, **terms)
+    for model in sent:
+        whole.pay_round(model, said)
+    go_on(0, 5)
+    go_on(5, 7)
+    found = go_on(7, 9)
+    assert found.number == 9 and [o.server_round for o in found.outcomes] == list(range(1, 10))
+    for mine, theirs in zip(found._broadcasts.models, whole._broadcasts.models, strict=True):
+        assert np.array_equal(mine["said"], theirs["said"])
+    assert not any(o.problem for o in found.outcomes)
+    on_disk = sorted(path.name for path in (tmp_path / "r.db.models" / "federation").iterdir())
+    assert on_disk == [*(f"broadcast-{n:08}.npz" for n in (6, 7, 8, 9)), "first.npz"]
+
+
+def test_started_again_from_a_checkpoint_newcomers_train_from_the_first_broadcast_and_nobody_comes_new_twice(tmp_path):
+    """One that was dropped in the first round, and one that had a broadcast later and never replied, are not new."""
+    payroll = Payroll(str(tmp_path / "r.db"), budget="70.00")
+    found = referee(payroll=payroll)
+    found.settle_round(found.receive([*crowd(), Reply("broken", {})], ["broken", "silent"]))
+    found.broadcast({"said": TRUTH})
+    assert found.newcomers(["broken", "silent", "later"]) == ["later"]
+    found.sends_to(["w1", "later"])  # and killed
+    again = Referee(range(TASKS), says, CLASSES, payroll=Payroll(payroll.db, budget="70.00"))
+    again.broadcast({"said": np.where(np.arange(TASKS) < 9, 0, TRUTH)})
+    assert again.newcomers(["broken", "silent", "later", "echo", "w3", "new", "other"]) == ["new", "other"]
+    assert np.array_equal(again.first_model["said"], NOTHING["said"])
+    late = replies(new=NOTHING["said"], other=noisy(0.3, 77))
+    outcome = again.settle_newcomers(again.receive(late, ["new", "other"], alone=False))
+    assert list(outcome.unpaid) == ["new"] and outcome.amounts["other"] > 100  # an echo, told by those of before
+
+
+def test_models_that_cannot_be_kept_are_said_and_training_goes_on(tmp_path):
+    (tmp_path / "r.db.models").write_text("no folder")
+    payroll = Payroll(str(tmp_path / "r.db"), budget="100.00")
+    with pytest.warns(UserWarning, match="a model cannot be kept there"):
+        outcome, _ = played(referee(payroll=payroll), crowd())
+    assert not outcome.problem and outcome.amounts["w0"] > 0

@@ -63,6 +63,19 @@ class Broadcasts:
         self.models = [*self.models[:1], *recent]
         self.first_digest = self.first_digest or digest_of(recent[-1])
 
+    def restore(self, first: Model | None, earlier: Sequence[Model]) -> None:
+        """Put what was sent before this process began, oldest first, before what it has sent; what does not fit is not.
+
+        >>> sent = Broadcasts(kept=2)
+        >>> sent.add({"at": np.array([3.0])})
+        >>> sent.restore({"at": np.array([0.0])}, [{"at": np.array([1.0])}, {"at": np.array([2.0])}])
+        >>> [float(model["at"][0]) for model in sent.models]
+        [0.0, 2.0, 3.0]
+        """
+        before = [model for model in (*([] if first is None else [first]), *earlier) if self.are_like(model)]
+        models = [*(cast_model(model, self.types) for model in before), *self.models]
+        self.models = [models[0], *models[1:][-self.kept :]]
+
     @property
     def still(self) -> list[int]:
         """The places of the arrays that no optimiser moves, as far as names and types tell."""

@@ -39,8 +39,10 @@ from verax.echo import BUFFERS, KINSHIP
 from verax.errors import InputError, OptionError, VeraxError
 from verax.exam import ExamRecord
 from verax.groups import APART
+from verax.memory import Memory
+from verax.outcome import Outcome, notices_of
 from verax.payments import Payments
-from verax.payroll import Outcome, Payroll
+from verax.payroll import Payroll, settled_outcome
 from verax.received import (
     Encoded,
     Model,
@@ -55,9 +57,8 @@ from verax.received import (
     nothing_left,
 )
 from verax.reports import Reports, some
-from verax.rounds import Settlement
 from verax.rules import DEFAULT, resolve
-from verax.score import Scores, score
+from verax.score import score
 from verax.sides import outsiders
 from verax.sitting import Examination, Sitting, gold_labels
 from verax.tables import write_atomically
@@ -71,7 +72,6 @@ PROTOCOLS = ("first", "every", "report", "exam")
 ON_ALL_DROPPED = ("stop", "plain")
 PAID_OPTIONS = ("rule", "over", "sign", "floor")
 _NOTHING = np.zeros(0, np.int64)  # what is said of the pool by who was not asked
-_WORKERS = 4  # first models that are kept
 _EVERY_ROUND = ("every", "exam")
 _KEPT = {"first": 1, "every": 4, "report": 1, "exam": 4}  # how many broadcasts are remembered besides the very first
 
@@ -132,6 +132,7 @@ class Referee:
     imitate: Callable[[Sequence[Model]], Sequence[Sequence[Model]]] | None = None
     predict_always: bool = False
     outcomes: list[Outcome] = field(init=False, default_factory=list)
+    identities: dict[str, str] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         """Refuse, before anybody trains, what no round could be scored or paid by."""
@@ -158,11 +159,8 @@ class Referee:
         self._reads_rows = rule.needs_rows or (rule.own and not rule.counts_only)
         self._broadcasts = Broadcasts(_KEPT[self.protocol], self.buffers)
         self._answered: npt.NDArray[Any] | None = None
-        self._settled: dict[int, Outcome] = {}
-        self._firsts: dict[str, npt.NDArray[Any]] = {}  # what first models say of the pool
-        self._workers: list[Work] = []  # some of them, for an echo to be told by
-        self._paid_first, self._told = 0, set[str]()
-        self._resumed = False
+        lasting = _KEPT[self.protocol] if self.protocol in _EVERY_ROUND else 0
+        self._memory = Memory(self.name, self.payroll, lasting=lasting, firsts=self.protocol not in _EVERY_ROUND)
         self._played = self._ahead = 0  # rounds of this process, and those before it
         self._question = Question(self.pool, self.predict, len(self.tasks), len(self.classes))
         self._examination = None
@@ -195,6 +193,14 @@ class Referee:
         self._played += 1
         with suppress(VeraxError):  # a ledger that cannot be read is said where it is written to
             self._resume()
+            self._memory.remember_broadcast(self.number, self._broadcasts)
+
+    def sends_to(self, agents: Collection[str]) -> None:
+        """Note, before it is sent, to whom this broadcast goes: who has had an informative one is no newcomer again.
+
+        `receive` does it too; who calls this first is right also if it is killed in between.
+        """
+        self._memory.send_to(agents, number=self.number, informed=self._broadcasts.informed)
 
     def receive(self, replies: Iterable[Reply], asked: Collection[str] = (), *, alone: bool = True) -> Received:
         """Replies that are models of the right form and can predict, one a client; the others with the reason.
@@ -217,8 +223,11 @@ class Referee:
         if alone and not works and set(dropped) - failed and self.on_all_dropped == "stop":
             raise InputError(nothing_left(dropped))
         silent = sorted(set(asked) - set(works) - set(dropped))
-        self._told |= {*asked, *works, *dropped}
-        return Received(tuple(works[agent] for agent in sorted(works)), dropped | dict.fromkeys(silent, "no reply"))
+        if alone:
+            self.sends_to({*asked, *works, *dropped})
+        everybody = tuple(sorted({*asked, *works, *dropped}))
+        dropped |= dict.fromkeys(silent, "no reply")
+        return Received(tuple(works[agent] for agent in sorted(works)), dropped, everybody)
 
     def _work_of(self, reply: Reply, known: Collection[str], asks: bool) -> Work:
         if reply.refused or reply.agent in known:
@@ -238,11 +247,12 @@ class Referee:
         The outcome's `shares` are what each reply counts for in the average.
         """
         self.broadcast(broadcast)
+        self.sends_to(asked)
         sent = [Reply(agent, model) for agent, model in replies.items()] if isinstance(replies, Mapping) else replies
         received = self.receive(sent, asked)
         outcome = self.settle_round(received) if self.due else None
         shares = {work.agent: share for work, share in self.weigh(received.works, outcome)}
-        return replace(outcome or Outcome(self.number, None, dropped=received.dropped), shares=shares)
+        return replace(outcome or self.leave_unscored(received), shares=shares)
 
     def settle_round(self, received: Received) -> Outcome:
         """Score the replies and settle the round; what goes wrong is said in the outcome.
@@ -251,18 +261,32 @@ class Referee:
         """
         try:
             self._resume()
-            if (known := self._settled.get(self.number)) is not None:
+            if (known := self._memory.settled(self.number)) is not None:
                 return known
             outcome = self._scored_round(received)
         except VeraxError as error:
             outcome = Outcome(self.number, None, dropped=received.dropped, problem=str(error))
+        outcome = self._with_notices(outcome, received.digests)
         self.outcomes.append(outcome)
         if self.protocol not in _EVERY_ROUND and not outcome.problem:
             said = {work.agent: work.said for work in received.works if work.agent not in outcome.unpaid}
-            self._firsts, self._paid_first = said, len(said)
+            self._memory.remember_first(said, len(said))
         if self.pages is not None:
             self._write_page(Path(self.pages), outcome)
         return outcome
+
+    def leave_unscored(self, received: Received) -> Outcome:
+        """The outcome of a round that is not scored: who was dropped is told why."""
+        return self._with_notices(Outcome(self.number, None, dropped=received.dropped), {})
+
+    def _with_notices(self, outcome: Outcome, models: Mapping[str, str]) -> Outcome:
+        """The outcome with a notice for everybody in it, signed and recorded where there is a ledger."""
+        notices = notices_of(outcome, self.name, models, self.identities)
+        if self.payroll is not None and notices:
+            round = outcome.round or f"{self.name}-{outcome.server_round}"
+            with suppress(VeraxError):  # a ledger that cannot be written to has been said, and nobody signs then
+                notices = self.payroll.tell(round, notices.values(), settled=outcome.round is not None)
+        return replace(outcome, notices=notices)
 
     def newcomers(self, asked: Collection[str]) -> list[str]:
         """Of those to be asked in this round, who is still to be asked for a first model, trained from `first_model`.
@@ -270,9 +294,9 @@ class Referee:
         Those who were never asked before, and so hold nothing informative as far as the referee knows. Under `every`
         there are none, as every round is paid.
         """
-        if self.protocol in _EVERY_ROUND or not self._broadcasts.informed or not self._firsts:
+        if self.protocol in _EVERY_ROUND or not self._broadcasts.informed or not self._memory.firsts:
             return []
-        return sorted(set(asked) - self._told)
+        return sorted(set(asked) - self._memory.told)
 
     @property
     def first_model(self) -> Model:
@@ -285,12 +309,16 @@ class Referee:
             outcome = self._scored_newcomers(received)
         except VeraxError as error:
             outcome = Outcome(self.number, None, dropped=received.dropped, problem=str(error))
+        self._memory.told |= set(received.asked)
+        outcome = self._with_notices(outcome, received.digests)
         self.outcomes.append(outcome)
         return outcome
 
     def _scored_newcomers(self, received: Received) -> Outcome:
-        beside = [Work(agent, {}, said) for agent, said in sorted(self._firsts.items())]
-        echoes = self._broadcasts.echoes([*received.works, *self._workers], (), self.kinship, first=True)
+        memory = self._memory
+        beside = [Work(agent, {}, said) for agent, said in sorted(memory.firsts.items())]
+        workers = [Work("", model, _NOTHING) for model in memory.workers]
+        echoes = self._broadcasts.echoes([*received.works, *workers], (), self.kinship, first=True)
         unpaid = {w.agent: echoes[w.agent] for w in received.works if w.agent in echoes}
         new = [w for w in received.works if w.agent not in unpaid]
         if not new:
@@ -300,38 +328,17 @@ class Referee:
             found = score(reports, self._gold, **{"copies": APART, **self.options})
             outcome = Outcome(self.number, replace(found, scores=tuple(s for s in found if s.agent not in before)))
         else:
-            budget = self.payroll.at_the_rate_of(self._paid_first, len(new))
-            outcome = self._paid_round(reports, references=before, budget=budget)
-        self._firsts |= {w.agent: w.said for w in new}
+            budget = self.payroll.at_the_rate_of(memory.paid_first, len(new))
+            outcome = self._paid_round(reports, received, unpaid, references=before, budget=budget)
+        memory.remember_first({w.agent: w.said for w in new}, len(new))
         return replace(outcome, dropped=received.dropped, unpaid=unpaid)
 
     def _resume(self) -> None:
-        """Once, when the first model has been broadcast: take up the rounds that the ledger has of this name.
-
-        A broadcast that is one of theirs begins that round again; any other begins the one after the last.
-        """
-        if self.payroll is None or self._resumed or not self._broadcasts.models:
-            return
-        begun = self.payroll.resumed(self.name)
-        self._resumed = True
-        for b in begun:
-            if b.settled is not None:
-                before = self.payroll.rounds.spec(b.round).references
-                self._told |= b.settled.amounts.keys()
-                self._settled[b.number] = self._outcome_of(b.settled, b.number, b.round, before)
-                if self.protocol != "every":
-                    self._remember_first(self.payroll.reports_in(b.round), b.settled.scores)
-        self.outcomes[:0] = self._settled.values()
-        if self._settled:
-            known = {b.broadcast: b.number for b in reversed(begun)}
-            self._ahead = known.get(self._broadcasts.first_digest, max(self._settled) + 1) - 1
-            self._broadcasts.informed |= self._broadcasts.first_digest != begun[0].broadcast
-
-    def _remember_first(self, reports: Reports, scores: Scores | None) -> None:
-        """What those say who have handed in a first model; the first round sets the rate for who comes later."""
-        said = reports.labels if reports.probabilities is None else reports.probabilities
-        self._paid_first = self._paid_first or len(scores.scores if scores else ())
-        self._firsts |= dict(zip(reports.agents, said, strict=True))
+        """Once, when the first model has been broadcast: take up the rounds that the ledger has of this name."""
+        if not self._memory.resumed:
+            self._ahead = self._memory.resume(self._broadcasts)
+            self._memory.outcomes = [self._with_notices(o, o.models) for o in self._memory.outcomes]
+            self.outcomes[:0] = self._memory.outcomes
 
     def _scored_round(self, received: Received) -> Outcome:
         works, dropped = received.works, received.dropped
@@ -348,7 +355,7 @@ class Referee:
         public = sent.features(self._question, imitations, self.seed, **self.features) if everything else None
         unpaid = sent.echoes(works, imitations, self.kinship)
         if not everything:
-            self._workers = [work for work in works if work.agent not in unpaid][:_WORKERS]
+            self._memory.remember_workers([work.model for work in works if work.agent not in unpaid])
         if self.sides:
             known = {} if self._gold is None else {n: int(y) for n, y in enumerate(self._gold) if y >= 0}
             unpaid = outsiders(reports.labels, reports.agents, len(self.classes), known) | unpaid
@@ -358,8 +365,7 @@ class Referee:
             scores = score(payable, self._gold, public, **asked) if len(payable.agents) > 1 else None
             return Outcome(self.number, scores, dropped=dropped, unpaid=unpaid)
         signal = None if public is None else tuple(map(tuple, public.tolist()))
-        outcome = self._paid_round(reports, unpaid=tuple(sorted(unpaid)), public=signal)
-        return replace(outcome, dropped=dropped, unpaid=unpaid)
+        return self._paid_round(reports, received, unpaid, public=signal)
 
     def pay_exam(self, budget: str, full_marks: str, *, deposit: str | None = None, **terms: Any) -> Payments:
         """What the exam pays over all rounds so far: a score of `full_marks` earns budget/K, and more earns no more.
@@ -375,21 +381,17 @@ class Referee:
             raise OptionError("there is no exam to be paid for; give protocol='exam' and exam=Sitting(...)")
         return self._examination.record(self.name, self._reports_of, budget, full_marks, **terms)
 
-    def _paid_round(self, reports: Reports, **asked: Any) -> Outcome:
+    def _paid_round(self, reports: Reports, received: Received, unpaid: Mapping[str, str], **asked: Any) -> Outcome:
         """The round of these reports in the ledger, from its beginning to its settlement."""
         assert self.payroll is not None
-        name = self.payroll.begin(self.name, self.number, digest_of(self._broadcasts.now))
+        now = digest_of(self._broadcasts.now)
+        begun = self.payroll.begin(self.name, self.number, now, received, unpaid)
         truth = None if self._gold is None else tuple(self._gold.tolist())
+        asked["unpaid"] = tuple(sorted(set(unpaid) & set(reports.agents)))
         spec = self.payroll.spec(
-            name, **{"tasks": self.tasks, "classes": self.classes, "truth": truth, **self.options, **asked}
+            begun.round, **{"tasks": self.tasks, "classes": self.classes, "truth": truth, **self.options, **asked}
         )
-        return self._outcome_of(self.payroll.settle(spec, reports), self.number, name, spec.references)
-
-    def _outcome_of(self, settled: Settlement, number: int, round: str, before: Collection[str] = ()) -> Outcome:
-        """What a settlement says of who was paid in it; those `before` were paid for the same reports before."""
-        twins = tuple(c for c in settled.copies if c.verdict == "fails" and c.agent not in before)
-        amounts = {agent: amount for agent, amount in settled.amounts.items() if agent not in before}
-        return Outcome(number, settled.scores, amounts, round=round, copies=twins, payments=settled.payments)
+        return settled_outcome(replace(begun, settled=self.payroll.settle(spec, reports)), spec.references)
 
     def _reports_of(self, works: Sequence[Work]) -> Reports:
         said, names = [w.said[: len(self.tasks)] for w in works], [w.agent for w in works]

@@ -1,20 +1,36 @@
-"""What a federation's rounds pay, and what became of each: where payments are recorded, who was paid, and why not."""
+"""Where a federation's rounds are paid and recorded: what was begun, what was settled, and what everybody was told.
+
+    begun     a round's number, what was broadcast, who was asked, dropped or not paid and why: before it is opened
+    asked     who was sent an informative broadcast for the first time, before it was sent
+    told      everybody's notice, signed: what it is paid, and why
+
+All else of a round is `rounds`'. Started again, a federation has from these what it must not do twice or forget.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
-from verax.audit import Certificate
+from verax import wire
+from verax.kept import KeptModels
+from verax.keys import OPERATOR
 from verax.money import major_text, minor_units, scale_of
-from verax.payments import Payments
+from verax.notices import Notice
+from verax.outcome import Outcome
+from verax.received import Received
 from verax.reports import Reports
 from verax.rounds import Rounds, Settlement, Spec, transcript_of
-from verax.score import Scores
 from verax.transcript import reports_of
 
-_BEGUN = "begun"
+if TYPE_CHECKING:
+    from verax.ledger import Journal
+
+_BEGUN, _ASKED, _TOLD = "begun", "asked", "told"
 
 
 @dataclass(frozen=True)
@@ -51,6 +67,13 @@ class Payroll:
 
         return Rounds(Ledger.open(self.db, create=True))
 
+    def models_of(self, name: str) -> KeptModels:
+        """Where models of a federation are kept: beside the ledger's keys, or nowhere if those are in memory."""
+        keys = self.rounds.ledger.keys.folder
+        if keys is None:
+            return KeptModels(None)
+        return KeptModels(Path(f"{str(keys).removesuffix('.keys')}.models") / quote(name, safe=""))
+
     def at_the_rate_of(self, paid: int, others: int) -> str:
         """The budget that pays others, however many, each by the same rate as a round of so many.
 
@@ -69,18 +92,17 @@ class Payroll:
         self.rounds.seal(spec.round)
         return self.rounds.settle(spec.round)
 
-    def begin(self, name: str, number: int, broadcast: str) -> str:
-        """The name of a federation's round in the ledger, recorded with its number and what was broadcast in it.
+    def begin(self, name: str, number: int, broadcast: str, received: Received, unpaid: Mapping[str, str]) -> Begun:
+        """A federation's round, recorded with its name in the ledger, what was broadcast in it, and what came back.
 
         A round that was called off is begun again under another name.
         """
         with self.rounds.ledger.writing() as journal:
             tries = sum(begun["number"] == number for begun in journal.said(name, _BEGUN))
             round = f"{name}-{number}" + (f".{tries + 1}" if tries else "")
-            journal.record(f"{name}:{_BEGUN}:{round}", _BEGUN, name, {
-                "number": number, "round": round, "broadcast": broadcast,
-            })  # fmt: skip
-        return round
+            found = Begun(number, round, broadcast, received.asked, received.dropped, dict(unpaid), received.digests)
+            journal.record(f"{name}:{_BEGUN}:{round}", _BEGUN, name, found.to_json())
+        return found
 
     def resumed(self, name: str) -> list[Begun]:
         """The rounds that a federation of this name has begun, brought to an end wherever it was killed.
@@ -89,19 +111,47 @@ class Payroll:
         back, for who replied will be asked again.
         """
         with self.rounds.ledger.reading() as journal:
-            begun = journal.said(name, _BEGUN)
-            opened = {entry["round"] for entry in begun if journal.get(f"{entry['round']}:open") is not None}
-        return [self._ended(entry, entry["round"] in opened) for entry in begun]
+            begun = [_begun(record) for record in journal.said(name, _BEGUN)]
+            opened = {b.round for b in begun if journal.get(f"{b.round}:open") is not None}
+        return [self._ended(b) if b.round in opened else b for b in begun]
 
-    def _ended(self, entry: dict[str, Any], opened: bool) -> Begun:
-        name, settled = entry["round"], None
-        if opened:
-            state = self.rounds.state(name)
-            if state == "open":
-                self.rounds.void(name)
-            elif state != "void":
-                settled = self.rounds.settle(name)
-        return Begun(entry["number"], name, entry["broadcast"], settled)
+    def _ended(self, begun: Begun) -> Begun:
+        state = self.rounds.state(begun.round)
+        if state == "open":
+            self.rounds.void(begun.round)
+        return begun if state in ("open", "void") else replace(begun, settled=self.rounds.settle(begun.round))
+
+    def note_asked(self, name: str, number: int, agents: Collection[str]) -> None:
+        """Record who is about to be sent an informative broadcast for the first time."""
+        with self.rounds.ledger.writing() as journal:
+            count = journal.count(name, _ASKED)
+            body = {"number": number, "agents": sorted(agents)}
+            journal.record(f"{name}:{_ASKED}:{count + 1}", _ASKED, name, body)
+
+    def asked(self, name: str) -> set[str]:
+        """Who was ever sent an informative broadcast of this federation."""
+        with self.rounds.ledger.reading() as journal:
+            return {agent for record in journal.said(name, _ASKED) for agent in record["agents"]}
+
+    def tell(self, round: str, notices: Iterable[Notice], *, settled: bool) -> dict[str, Notice]:
+        """Everybody's notice of a round, with what the ledger has of it, signed by the operator and recorded.
+
+        Of a settled round there is one record, which stands.
+        """
+        with self.rounds.ledger.writing() as journal:
+            if settled and (known := journal.get(f"{round}:{_TOLD}")) is not None:
+                return {notice.agent: notice for notice in map(Notice.from_json, known.said["notices"])}
+            receipts = {}
+            for entry in journal.entries(round, "submit") if settled else ():
+                taken = entry.said
+                receipts[taken["agent"]] = {
+                    "entry": entry.seq, "hash": entry.hash, "at": entry.at, "commitment": taken["commitment"]
+                }  # fmt: skip
+            key = self.rounds.ledger.keys.key(OPERATOR)
+            signed = [replace(notice, receipt=receipts.get(notice.agent)).signed_by(key) for notice in notices]
+            again = "" if settled else f":{journal.count(round, _TOLD) + 1}"
+            journal.record(f"{round}:{_TOLD}{again}", _TOLD, round, {"notices": [n.to_json() for n in signed]})
+        return {notice.agent: notice for notice in signed}
 
     def reports_in(self, round: str) -> Reports:
         """The reports that a settled round of the ledger was paid by, without those that had no part in it."""
@@ -111,54 +161,42 @@ class Payroll:
         return reports_of(spec, [(agent, content) for agent, content in taken if agent not in left_out])
 
 
+def settled_outcome(begun: Begun, before: Collection[str] = ()) -> Outcome:
+    """What a settled round's records say of it; those `before` were paid for the same reports before."""
+    settled = begun.settled
+    assert settled is not None
+    twins = tuple(c for c in settled.copies if c.verdict == "fails" and c.agent not in before)
+    amounts = {agent: amount for agent, amount in settled.amounts.items() if agent not in before}
+    return Outcome(
+        begun.number, settled.scores, amounts, dict(begun.dropped), dict(begun.unpaid), begun.round, twins,
+        settled.payments, models=dict(begun.models), before=tuple(before)
+    )  # fmt: skip
+
+
+def told_to(journal: Journal, round: str, agent: str) -> list[Notice]:
+    """What an agent was told of a federation's round, from the ledger."""
+    said = [notice for record in journal.said(round, _TOLD) for notice in record["notices"]]
+    return [Notice.from_json(notice) for notice in said if notice["agent"] == agent]
+
+
 @dataclass(frozen=True)
-class Begun:
-    """A round that a federation began: its number, its name in the ledger, what was broadcast, how it was settled."""
+class Begun(wire.Document):
+    """A round that a federation began: its number and its name in the ledger, what was broadcast, and what came back.
+
+    `models` are the digests of the replies. `settled` is how it ended, if it did.
+    """
 
     number: int
     round: str
     broadcast: str
-    settled: Settlement | None
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What became of one scored round: who was scored, paid, dropped, or not paid, and why.
-
-    Where there is a payroll, scores, payments and copies are those of the round's settlement. `shares`: what each
-    reply counts for in the average, where that was asked for.
-    """
-
-    server_round: int
-    scores: Scores | None
-    amounts: dict[str, int] = field(default_factory=dict)
+    asked: tuple[str, ...] = ()
     dropped: dict[str, str] = field(default_factory=dict)
     unpaid: dict[str, str] = field(default_factory=dict)
-    round: str | None = None
-    copies: tuple[Certificate, ...] = ()
-    payments: Payments | None = None
-    problem: str = ""
-    shares: dict[str, float] = field(default_factory=dict)
+    models: dict[str, str] = field(default_factory=dict)
+    settled: Settlement | None = wire.unwritten(None)
 
-    def table(self) -> str:
-        """The round as text, one line a client."""
-        notes = {c.agent: c.why for c in self.copies if c.agent} | self.unpaid
-        lines = [f"{'client':>22}  {'score':>8}  {'stderr':>7}  {'paid':>8}  note"]
-        ranked = self.scores.ranked() if self.scores else []
-        for s in ranked:
-            number, error = ("-" if x is None else f"{x:.4f}" for x in (s.score, s.stderr))
-            lines.append(self._line(s.agent, notes.get(s.agent, ""), number, error))
-        left = dict.fromkeys(self.amounts, "there is nobody to score it against") | notes
-        left = {agent: why for agent, why in left.items() if agent not in {s.agent for s in ranked}}
-        left |= {agent: f"dropped: {why}" for agent, why in self.dropped.items()}
-        lines += [self._line(agent, why) for agent, why in left.items()]
-        return "\n".join([*lines, *(self.scores.warnings if self.scores else ())])
 
-    def _line(self, agent: str, note: str, number: str = "-", error: str = "-") -> str:
-        return f"{agent[:22]:>22}  {number:>8}  {error:>7}  {self.amounts.get(agent, '-'):>8}  {note}"
-
-    def certificates(self) -> list[Certificate]:
-        """The same reasons as certificates, for a page."""
-        found = [("REPLY", agent, why) for agent, why in self.dropped.items()]
-        found += [("OWN-WORK", agent, why) for agent, why in self.unpaid.items()]
-        return [Certificate(code, agent, "fails", None, None, None, why) for code, agent, why in found] + [*self.copies]
+def _begun(record: dict[str, Any]) -> Begun:
+    """Of a first version's record there is no more than number, round and broadcast."""
+    empty = Begun(record["number"], record["round"], record["broadcast"])
+    return Begun.from_json(empty.to_json() | record)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -82,14 +83,20 @@ class Work:
 
 @dataclass(frozen=True, eq=False)
 class Received:
-    """A round's replies: those that are models, one a client, by name; the others with the reason.
+    """A round's replies: those that are models, one a client, by name; the others with the reason; all who were asked.
 
-    >>> Received((), {"eve": "no reply"}).dropped
+    >>> Received((), {"eve": "no reply"}, ("eve",)).dropped
     {'eve': 'no reply'}
     """
 
     works: tuple[Work, ...]
     dropped: dict[str, str]
+    asked: tuple[str, ...] = ()
+
+    @cached_property
+    def digests(self) -> dict[str, str]:
+        """Of each client's model, by its name."""
+        return {work.agent: digest_of(work.model) for work in self.works}
 
 
 class Refused(Exception):  # noqa: N818

@@ -1,0 +1,135 @@
+"""What a federation must not forget, killed or not: who was sent what, what first models said, which models were sent.
+
+In the ledger is who was paid, dropped, asked and told; beside it, as files, the models that the next round needs: the
+first broadcast and some who trained from it (`first`, `report`), and the last few broadcasts (`every`).
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+import numpy.typing as npt
+
+from verax.broadcasts import Broadcasts
+from verax.errors import VeraxError
+from verax.kept import KeptModels
+from verax.outcome import Outcome
+from verax.payroll import Begun, Payroll, settled_outcome
+from verax.received import Model
+
+_FIRST, _WORKER = "first", "worker"
+_WORKERS = 4  # first models that are kept
+
+
+class Memory:
+    """One federation's memory, in this process and beyond where there is a payroll.
+
+    `lasting`: how many broadcasts besides the first a federation that is started again must know. `firsts`: whether
+    what first models say of the pool is asked for later.
+
+    >>> memory = Memory("plants", None, lasting=0, firsts=True)
+    >>> memory.send_to(["ann"], number=2, informed=True)
+    >>> sorted(memory.told)
+    ['ann']
+    """
+
+    def __init__(self, name: str, payroll: Payroll | None, *, lasting: int, firsts: bool) -> None:
+        self.name, self.payroll, self._lasting, self._asks_firsts = name, payroll, lasting, firsts
+        self.outcomes: list[Outcome] = []  # of an earlier process
+        self.told: set[str] = set()  # who was sent anything, and so is no newcomer
+        self.firsts: dict[str, npt.NDArray[Any]] = {}  # what first models say of the pool
+        self.paid_first = 0  # how many the first round paid
+        self.workers: list[Model] = []  # some first models, for an echo to be told by
+        self.resumed = payroll is None
+        self._noted: set[str] = set()  # who is in the ledger as told
+        self._kept = KeptModels(None)
+
+    def resume(self, broadcasts: Broadcasts) -> int:
+        """Once, when the first model has been broadcast: take up what is of this name; how many rounds went before.
+
+        A broadcast that is one of theirs begins that round again; any other begins the one after the last.
+        """
+        if self.payroll is None or self.resumed:
+            return 0
+        begun, self._noted = self.payroll.resumed(self.name), self.payroll.asked(self.name)
+        self._kept, self.resumed = self.payroll.models_of(self.name), True
+        self.told |= self._noted
+        for b in begun:
+            if b.settled is not None:
+                self._take_up(b)
+        if not self.outcomes:
+            self._kept.forget_all_but(())
+            return 0
+        known = {b.broadcast: b.number for b in reversed(begun)}
+        number = known.get(broadcasts.first_digest, max(o.server_round for o in self.outcomes) + 1)
+        broadcasts.informed |= broadcasts.first_digest != begun[0].broadcast
+        self.workers = self._models(name for name in self._kept.names if name.startswith(_WORKER))
+        if number > 1:
+            earlier = self._models(_numbered(n) for n in range(number - self._lasting, number))
+            broadcasts.restore(self._kept.get(_FIRST), earlier)
+        return number - 1
+
+    def _models(self, names: Any) -> list[Model]:
+        return [model for name in names if (model := self._kept.get(name)) is not None]
+
+    def _take_up(self, begun: Begun) -> None:
+        assert self.payroll is not None and begun.settled is not None
+        before = self.payroll.rounds.spec(begun.round).references
+        self.told |= {*begun.asked, *begun.settled.amounts}
+        self.outcomes.append(settled_outcome(begun, before))
+        if self._asks_firsts:
+            reports = self.payroll.reports_in(begun.round)
+            said = reports.labels if reports.probabilities is None else reports.probabilities
+            scores = begun.settled.scores
+            self.remember_first(dict(zip(reports.agents, said, strict=True)), len(scores.scores if scores else ()))
+
+    def settled(self, number: int) -> Outcome | None:
+        """What an earlier process paid for a round of this number; what newcomers were paid in it is apart."""
+        return next((o for o in self.outcomes if o.server_round == number and not o.before), None)
+
+    def remember_first(self, said: Mapping[str, npt.NDArray[Any]], paid: int) -> None:
+        """What those say who have handed in a first model; the first round sets the rate for who comes later."""
+        self.paid_first = self.paid_first or paid
+        self.firsts |= said
+
+    def remember_workers(self, models: Sequence[Model]) -> None:
+        """Some models that were trained from the first broadcast."""
+        self.workers = [{name: a.copy() for name, a in model.items()} for model in models[:_WORKERS]]
+        for n, model in enumerate(self.workers):
+            self._keep(f"{_WORKER}-{n}", model)
+
+    def remember_broadcast(self, number: int, broadcasts: Broadcasts) -> None:
+        """What is sent in a round of this number."""
+        if len(broadcasts.models) == 1:
+            self._keep(_FIRST, broadcasts.first)
+        last = [_numbered(n) for n in range(number - self._lasting + 1, number + 1)]
+        if last:
+            self._keep(last[-1], broadcasts.now)
+        workers = (name for name in self._kept.names if name.startswith(_WORKER))
+        self._kept.forget_all_but({_FIRST, *last, *workers})
+
+    def _keep(self, name: str, model: Model) -> None:
+        try:
+            self._kept.keep(name, model)
+        except OSError as error:  # training goes on
+            warnings.warn(
+                f"{self._kept.folder}: a model cannot be kept there ({error.strerror}); killed now, federation "
+                f"{self.name!r} would not know it when it is started again",
+                stacklevel=2,
+            )
+
+    def send_to(self, agents: Collection[str], *, number: int, informed: bool) -> None:
+        """Note, before it is sent, to whom a broadcast goes; in the ledger, who has a first informative one."""
+        self.told |= set(agents)
+        new = self.told - self._noted
+        if self.payroll is not None and informed and new:
+            with suppress(VeraxError):  # a ledger that cannot be written to is said where a round is paid
+                self.payroll.note_asked(self.name, number, new)
+                self._noted |= new
+
+
+def _numbered(number: int) -> str:
+    return f"broadcast-{number:08}"

@@ -1,0 +1,106 @@
+"""What became of one scored round of a federation: who was scored, paid, dropped, or not paid, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+
+from verax.audit import Certificate
+from verax.notices import Notice
+from verax.payments import Payments
+from verax.score import Score, Scores
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of one scored round: who was scored, paid, dropped, or not paid, and why.
+
+    Where there is a payroll, scores, payments and copies are those of the round's settlement. `shares`: what each
+    reply counts for in the average, where that was asked for. `notices`: what each client is to be told, by its name.
+    `models`: the replies' digests in a paid round. `before`: who was paid before for what newcomers are scored beside.
+
+    >>> Outcome(1, None, dropped={"eve": "no reply"}).reasons()
+    {'eve': 'dropped: no reply'}
+    """
+
+    server_round: int
+    scores: Scores | None
+    amounts: dict[str, int] = field(default_factory=dict)
+    dropped: dict[str, str] = field(default_factory=dict)
+    unpaid: dict[str, str] = field(default_factory=dict)
+    round: str | None = None
+    copies: tuple[Certificate, ...] = ()
+    payments: Payments | None = None
+    problem: str = ""
+    shares: dict[str, float] = field(default_factory=dict)
+    notices: dict[str, Notice] = field(default_factory=dict)
+    models: dict[str, str] = field(default_factory=dict)
+    before: tuple[str, ...] = ()
+
+    def table(self) -> str:
+        """The round as text, one line a client."""
+        notes = {c.agent: c.why for c in self.copies if c.agent} | self.unpaid
+        lines = [f"{'client':>22}  {'score':>8}  {'stderr':>7}  {'paid':>8}  note"]
+        ranked = self.scores.ranked() if self.scores else []
+        for s in ranked:
+            number, error = ("-" if x is None else f"{x:.4f}" for x in (s.score, s.stderr))
+            lines.append(self._line(s.agent, notes.get(s.agent, ""), number, error))
+        left = dict.fromkeys(self.amounts, "there is nobody to score it against") | notes
+        left = {agent: why for agent, why in left.items() if agent not in {s.agent for s in ranked}}
+        left |= {agent: f"dropped: {why}" for agent, why in self.dropped.items()}
+        lines += [self._line(agent, why) for agent, why in left.items()]
+        return "\n".join([*lines, *(self.scores.warnings if self.scores else ())])
+
+    def _line(self, agent: str, note: str, number: str = "-", error: str = "-") -> str:
+        return f"{agent[:22]:>22}  {number:>8}  {error:>7}  {self.amounts.get(agent, '-'):>8}  {note}"
+
+    def certificates(self) -> list[Certificate]:
+        """The same reasons as certificates, for a page."""
+        found = [("REPLY", agent, why) for agent, why in self.dropped.items()]
+        found += [("OWN-WORK", agent, why) for agent, why in self.unpaid.items()]
+        return [Certificate(code, agent, "fails", None, None, None, why) for code, agent, why in found] + [*self.copies]
+
+    def reasons(self, others: Collection[str] = ()) -> dict[str, str]:
+        """Why each client is paid what it is, or nothing, in a sentence; `others` are more that took part."""
+        found = dict.fromkeys(others, self._unscored)
+        found |= dict.fromkeys(self.amounts, "there is nobody to score it against")
+        found |= {s.agent: self._score_in_words(s) for s in self.scores or ()}
+        for copy in self.copies:
+            if copy.agent in found:
+                found[copy.agent] += f"; {copy.why}"
+        found |= self.unpaid | {agent: f"dropped: {why}" for agent, why in self.dropped.items()}
+        return {agent: why for agent, why in found.items() if agent not in self.before}
+
+    @property
+    def _unscored(self) -> str:
+        return f"the round is not paid: {self.problem}" if self.problem else "there is nobody to score it against"
+
+    def _score_in_words(self, s: Score) -> str:
+        """A score, with what it is made of, or why there is none."""
+        if s.score is None:
+            said = self.scores.warnings if self.scores else ()
+            return next((warning for warning in said if repr(s.agent) in warning), "it has no score")
+        error = "" if s.stderr is None else f" ± {s.stderr:.4f}"
+        found = f"score {s.score:.4f}{error} beside {s.references} others"
+        return found if s.score > 0 or not self.amounts else f"{found}; what is not above 0 is paid nothing"
+
+
+def notices_of(
+    outcome: Outcome, federation: str, models: Mapping[str, str], identities: Mapping[str, str]
+) -> dict[str, Notice]:
+    """What each client is to be told of a round, nobody having signed it; `models` are the digests of the replies.
+
+    >>> notices_of(Outcome(3, None, dropped={"eve": "no reply"}), "plants", {}, {})["eve"].number
+    3
+    """
+    scores = {s.agent: s for s in outcome.scores or ()}
+    currency = None if outcome.payments is None else outcome.payments.currency
+    found = {}
+    for agent, why in sorted(outcome.reasons(models).items()):
+        scored = scores.get(agent)
+        score, error = (None, None) if scored is None else (scored.score, scored.stderr)
+        found[agent] = Notice(
+            federation, outcome.server_round, agent, why, identities.get(agent), models.get(agent), outcome.round,
+            score, error, outcome.amounts.get(agent), currency if agent in outcome.amounts else None,
+        )  # fmt: skip
+    return found
