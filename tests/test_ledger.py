@@ -23,7 +23,8 @@ import verax
 from postgres import shared
 from verax.database import guard_statements
 from verax.errors import ConflictError, InputError, LedgerError
-from verax.ledger import GENESIS, Entry, Head, Journal, Ledger, Transfer, _journal_problems
+from verax.folding import journal_problems
+from verax.ledger import GENESIS, Entry, Head, Journal, Ledger, Transfer
 from verax.recorded import secret_name
 from verax.rounds import Rounds, Spec, Submission
 
@@ -451,7 +452,7 @@ def test_a_thousand_ways_to_tamper_are_all_found(honest: list[Entry], chunk: int
     missed = []
     for n in range(100):
         what, entries, needs_receipt = tampered(rng, honest)
-        if not _journal_problems(iter(entries), (receipt,) if needs_receipt else ()):
+        if not journal_problems(iter(entries), (receipt,) if needs_receipt else ()):
             missed.append((n, what))
     assert missed == []
 

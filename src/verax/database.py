@@ -1,4 +1,4 @@
-"""The database below the ledger: one table, what guards it, and how it is reached. SQLite in a file, or PostgreSQL."""
+"""The database below the ledger: its tables, their guards, and how it is reached. SQLite in a file, or PostgreSQL."""
 
 from __future__ import annotations
 
@@ -34,6 +34,25 @@ journal_table = sa.Table(
     sa.CheckConstraint("(amount IS NULL) = (debit IS NULL) AND (debit IS NULL) = (credit IS NULL)", name="whole"),
 )
 
+# of each entry the hashes of the subtrees that it completes, joined: what proofs are made from, without the entries
+tree_table = sa.Table(
+    "tree",
+    metadata,
+    sa.Column("seq", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("nodes", sa.LargeBinary, nullable=False),
+)
+# who has signed what the tree was at a size: a line of a note, and whose key's it is
+signatures_table = sa.Table(
+    "signatures",
+    metadata,
+    sa.Column("line", sa.Text, primary_key=True),
+    sa.Column("size", sa.BigInteger, nullable=False, index=True),
+    sa.Column("key", sa.Text, nullable=False),
+)
+# what of a row is in no other, by table
+_UNIQUE = {"journal": ("seq", "id", "settles", "hash"), "tree": ("seq",), "signatures": ("line",)}
+_SINCE_THEN = {"journal": ("at", "currency")}  # columns that a first version's table has not
+
 
 def make_ready(engine: sa.Engine, create: bool) -> None:
     """The table and its guards, made once or brought up to date; a lock keeps two first users apart."""
@@ -45,40 +64,43 @@ def make_ready(engine: sa.Engine, create: bool) -> None:
     with able.begin() as connection:
         if postgres:
             connection.execute(sa.text(f"SELECT pg_advisory_xact_lock({_FIRST_USE})"))
-        if sa.inspect(connection).has_table("journal"):
-            _bring_up_to_date(connection)
-            return
-        if not create:
+        there = {*sa.inspect(connection).get_table_names()}
+        if "journal" not in there and not create:
             raise LedgerError("this database holds no ledger; open a round first, or check db=")
-        metadata.create_all(connection)
-        for statement in guard_statements(engine.dialect.name):
+        if not {*_UNIQUE} <= there:
+            metadata.create_all(connection)
+        _bring_up_to_date(connection, there)
+        for statement in guard_statements(engine.dialect.name, *({*_UNIQUE} - there)):
             connection.execute(sa.text(statement))
 
 
-def _bring_up_to_date(connection: sa.Connection) -> None:
+def _bring_up_to_date(connection: sa.Connection, there: set[str]) -> None:
     """Add what a first version's table has not; refuse one of a later version, or one that lost its guards."""
-    there = {column["name"] for column in sa.inspect(connection).get_columns("journal")}
-    if strange := there - {*journal_table.c.keys()}:
-        raise LedgerError(
-            f"the journal has columns {', '.join(sorted(strange))}: a later version wrote it; use that one"
-        )
-    for name in (name for name in ("at", "currency") if name not in there):
-        connection.execute(sa.text(f"ALTER TABLE journal ADD COLUMN {name} TEXT"))
-    sqlite = "SELECT name FROM sqlite_master WHERE type = 'trigger' AND tbl_name = 'journal'"
-    postgres = "SELECT tgname FROM pg_trigger WHERE tgrelid = 'journal'::regclass AND tgenabled IN ('O', 'A')"
-    query = sqlite if connection.dialect.name == "sqlite" else postgres
-    if lost := _guards(connection.dialect.name) - {*connection.scalars(sa.text(query))}:
-        raise LedgerError(
-            f"the journal has lost its guards {', '.join(sorted(lost))}: somebody may have rewritten it; "
-            "compare it with a receipt or a copy before anything else"
-        )
+    for table in {*_UNIQUE} & there:
+        held = {column["name"] for column in sa.inspect(connection).get_columns(table)}
+        if strange := held - {*metadata.tables[table].c.keys()}:
+            raise LedgerError(
+                f"the {table} has columns {', '.join(sorted(strange))}: a later version wrote it; use that one"
+            )
+        for name in (name for name in _SINCE_THEN.get(table, ()) if name not in held):
+            connection.execute(sa.text(f"ALTER TABLE {table} ADD COLUMN {name} TEXT"))
+        if lost := _guards(connection.dialect.name, table) - _guards_there(connection, table):
+            raise LedgerError(
+                f"the {table} has lost its guards {', '.join(sorted(lost))}: somebody may have rewritten it; "
+                "compare it with a receipt or a copy before anything else"
+            )
 
 
-def _guards(dialect: str) -> set[str]:
-    """The names of the triggers."""
-    return {
-        name for text in guard_statements(dialect) for name in re.findall(r"TRIGGER (?:IF NOT EXISTS )?(\w+)", text)
-    }
+def _guards_there(connection: sa.Connection, table: str) -> set[str]:
+    sqlite = f"SELECT name FROM sqlite_master WHERE type = 'trigger' AND tbl_name = '{table}'"
+    postgres = f"SELECT tgname FROM pg_trigger WHERE tgrelid = '{table}'::regclass AND tgenabled IN ('O', 'A')"
+    return {*connection.scalars(sa.text(sqlite if connection.dialect.name == "sqlite" else postgres))}
+
+
+def _guards(dialect: str, table: str) -> set[str]:
+    """The names of a table's triggers."""
+    statements = guard_statements(dialect, table)
+    return {name for text in statements for name in re.findall(r"TRIGGER (?:IF NOT EXISTS )?(\w+)", text)}
 
 
 def engine_of(address: str) -> sa.Engine:
@@ -105,26 +127,30 @@ def _on_connect(connection: Any, _: Any) -> None:
         connection.execute(f"PRAGMA {pragma}")
 
 
-def guard_statements(dialect: str) -> list[str]:
-    """Triggers that refuse to change or remove an entry, in the words of a database."""
-    refuse = "the journal is append-only"
+def guard_statements(dialect: str, *tables: str) -> list[str]:
+    """Triggers that refuse to change or remove what was recorded, in the words of a database; of all tables if none."""
+    return [statement for table in tables or _UNIQUE for statement in _guards_of(dialect, table)]
+
+
+def _guards_of(dialect: str, table: str) -> list[str]:
+    refuse = f"the {table} is append-only"
     if dialect == "sqlite":
         # REPLACE removes a row without asking the triggers on DELETE
-        same = " OR ".join(f"{name} = NEW.{name}" for name in ("seq", "id", "settles", "hash"))
+        same = " OR ".join(f"{name} = NEW.{name}" for name in _UNIQUE[table])
         refused = {
-            "update": "UPDATE ON journal",
-            "delete": "DELETE ON journal",
-            "replace": f"INSERT ON journal WHEN EXISTS (SELECT 1 FROM journal WHERE {same})",
+            "update": f"UPDATE ON {table}",
+            "delete": f"DELETE ON {table}",
+            "replace": f"INSERT ON {table} WHEN EXISTS (SELECT 1 FROM {table} WHERE {same})",
         }
         return [
-            f"CREATE TRIGGER IF NOT EXISTS journal_no_{name} BEFORE {what} BEGIN SELECT RAISE(ABORT, '{refuse}'); END"
+            f"CREATE TRIGGER IF NOT EXISTS {table}_no_{name} BEFORE {what} BEGIN SELECT RAISE(ABORT, '{refuse}'); END"
             for name, what in refused.items()
         ]
     return [
-        f"CREATE OR REPLACE FUNCTION journal_refuse() RETURNS trigger LANGUAGE plpgsql AS "
+        f"CREATE OR REPLACE FUNCTION {table}_refuse() RETURNS trigger LANGUAGE plpgsql AS "
         f"$$ BEGIN RAISE EXCEPTION '{refuse}'; END $$",
-        "CREATE OR REPLACE TRIGGER journal_no_change BEFORE UPDATE OR DELETE ON journal "
-        "FOR EACH ROW EXECUTE FUNCTION journal_refuse()",
-        "CREATE OR REPLACE TRIGGER journal_no_truncate BEFORE TRUNCATE ON journal "
-        "FOR EACH STATEMENT EXECUTE FUNCTION journal_refuse()",
+        f"CREATE OR REPLACE TRIGGER {table}_no_change BEFORE UPDATE OR DELETE ON {table} "
+        f"FOR EACH ROW EXECUTE FUNCTION {table}_refuse()",
+        f"CREATE OR REPLACE TRIGGER {table}_no_truncate BEFORE TRUNCATE ON {table} "
+        f"FOR EACH STATEMENT EXECUTE FUNCTION {table}_refuse()",
     ]

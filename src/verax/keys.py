@@ -87,7 +87,11 @@ class Key:
 
     def sign(self, document: Any) -> str:
         """A signature over the canonical bytes of a document."""
-        return self.private.sign(wire.canonical(document).encode()).hex()
+        return self.sign_bytes(wire.canonical(document).encode()).hex()
+
+    def sign_bytes(self, data: bytes) -> bytes:
+        """A signature over bytes as they are."""
+        return self.private.sign(data)
 
     def mark(self, document: Any) -> str:
         """The same for the same document, and nothing that anybody without this key can guess."""
@@ -98,8 +102,15 @@ class Key:
 def is_signed(document: Any, public: str, signature: str) -> bool:
     """Whether the holder of that key signed this document."""
     try:
-        key = Ed25519PublicKey.from_public_bytes(bytes.fromhex(public))
-        key.verify(bytes.fromhex(signature), wire.canonical(document).encode())
+        return verifies(public, bytes.fromhex(signature), wire.canonical(document).encode())
+    except (ValueError, TypeError):
+        return False
+
+
+def verifies(public: str, signature: bytes, data: bytes) -> bool:
+    """Whether the holder of that key signed these bytes."""
+    try:
+        Ed25519PublicKey.from_public_bytes(bytes.fromhex(public)).verify(signature, data)
     except (InvalidSignature, ValueError, TypeError):
         return False
     return True

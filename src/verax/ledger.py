@@ -9,9 +9,10 @@ An entry is never changed. A transfer moves a whole number of minor units betwee
 and is `posted` at once, or `pending` (it holds the debited account's money) until a `post` or a `void`
 entry settles it. A record keeps anything else that must not change: what a round asked, what was
 submitted, what was decided. Every entry's hash covers the one before it, so that `verify` finds any
-change, removal, insertion or reordering; a `Head` kept elsewhere shows a cut-off tail too. Every entry bears the
-time it was written at, which never goes back. Money is of one currency: what an account has of another is another
-balance.
+change, removal, insertion or reordering; a `Head` kept elsewhere shows a cut-off tail too. Entries are the leaves of a
+Merkle tree (`verax.log`), so that outsiders can check one entry, or that nothing was rewritten, without the others.
+Every entry bears the time it was written at, which never goes back. Money is of one currency: what an account has of
+another is another balance.
 
 Private halves of keys are not in the database: `Ledger.keys` is a folder beside it, which only its owner may read.
 
@@ -20,101 +21,35 @@ SQLite in one file by default, PostgreSQL by URL: one schema, one code path.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
-from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 from verax import wire
-from verax.errors import ConflictError, ExtraMissing, LedgerError
+from verax.entries import GENESIS, HOUSE, MOST, TRANSFERS, Entry, Head, Transfer, sha256
+from verax.errors import ConflictError, ExtraMissing, InputError, LedgerError
 
 try:
     import sqlalchemy as sa
     from sqlalchemy import exc
 
     from verax.database import engine_of, journal_table, make_ready
-    from verax.keys import Keyring
+    from verax.folding import balances_of, journal_problems, tree_problems
+    from verax.keys import OPERATOR, Key, Keyring
+    from verax.log import Checkpoint, Continuation, NoteKey
+    from verax.log.merkle import leaf_hash
+    from verax.log.stored import StoredTree
 except ImportError:
     raise ExtraMissing("Rounds and ledgers", "rounds") from None
 
-HOUSE = "house"
-TRANSFERS = ("posted", "pending", "post", "void")
-GENESIS = "0" * 64
-_MOST = 2**63 - 1
+__all__ = ["GENESIS", "HOUSE", "TRANSFERS", "Entry", "Head", "Journal", "Ledger", "Transfer", "clock"]
+
 _SLACK = timedelta(minutes=1)  # by which a clock may lag behind the last entry
 _Sides = tuple[str | None, str | None, int | None]
-
-
-@dataclass(frozen=True)
-class Transfer:
-    """Money from one account to another: an integer above 0, immutable, known by its id.
-
-    >>> Transfer("r1:fund", "house", "escrow:r1", 100_000, "fund", "r1").amount
-    100000
-    """
-
-    id: str
-    debit: str
-    credit: str
-    amount: int
-    code: str
-    round: str
-    currency: str = ""
-
-
-@dataclass(frozen=True)
-class Entry:
-    """One row of the journal."""
-
-    seq: int
-    id: str
-    kind: str
-    round: str
-    debit: str | None
-    credit: str | None
-    amount: int | None
-    settles: str | None
-    body: str
-    hash: str
-    at: str | None = None
-    currency: str | None = None
-
-    @property
-    def said(self) -> Any:
-        """What a record holds, or a transfer's code, as plain dicts and lists."""
-        return wire.parsed(self.body, f"entry {self.seq}")
-
-    @property
-    def content(self) -> tuple[Any, ...]:
-        """What two requests of the same id must share."""
-        return (self.kind, self.round, self.debit, self.credit, self.amount, self.settles, self.body)
-
-    def sealed_by(self, previous: str) -> str:
-        """The hash this entry must have after `previous`: SHA-256 over one canonical byte string."""
-        written = [previous, self.seq, self.id, *self.content]
-        if (self.at, self.currency) != (None, None):  # as in every journal but those of the first version
-            written += [self.at, self.currency]
-        # a stored value of a kind that is never written (a blob, say) becomes a list, which no honest entry holds
-        line = json.dumps(written, ensure_ascii=True, separators=(",", ":"), default=lambda odd: [repr(odd)])
-        return hashlib.sha256(line.encode("ascii")).hexdigest()
-
-
-@dataclass(frozen=True)
-class Head(wire.Document):
-    """How long the journal is and what its last hash is: keep it, and a cut-off tail shows.
-
-    >>> Head(0, GENESIS).count
-    0
-    """
-
-    count: int
-    hash: str
 
 
 class Ledger:
@@ -193,7 +128,7 @@ class Ledger:
     def balances(self, currency: str | None = None) -> dict[str, int]:
         """What every account has of a currency, of the only one if not given; pending transfers not counted."""
         with self.reading() as journal:
-            found = _balances_of(journal.entries())
+            found = balances_of(journal.entries())
         if currency is None and len(found) > 1:
             raise LedgerError(f"this ledger holds {' and '.join(map(repr, found))}; name one with currency=")
         return found.get(next(iter(found), "") if currency is None else currency, {})
@@ -203,10 +138,52 @@ class Ledger:
         with self.reading() as journal:
             return journal.head()
 
-    def verify(self, *heads: Head) -> list[str]:
-        """Fold the whole journal again: every problem in a sentence, [] if there is none."""
+    def verify(self, *kept: Head | Checkpoint) -> list[str]:
+        """Fold the whole journal again: every problem in a sentence, [] if there is none.
+
+        `kept` is what somebody has kept of it: heads, checkpoints; the journal must still begin as they say.
+        """
         with self.reading() as journal:
-            return _journal_problems(journal.entries(), heads)
+            heads = tuple(each for each in kept if isinstance(each, Head))
+            problems = journal_problems(journal.entries(), heads)
+            checkpoints = [each for each in kept if isinstance(each, Checkpoint)]
+            return problems or tree_problems(journal.tree, journal.entries(), checkpoints)
+
+    def checkpoint(self) -> Checkpoint:
+        """What the log is now; signed, and kept, where the operator's key is at hand, else as it was signed last."""
+        text = self.keys.get(OPERATOR)
+        key = None if text is None else Key.of(text)
+        with self.reading() as journal:
+            sizes = journal.tree.signed_sizes(None if key is None else key.public)
+            if key is None or (sizes and sizes[-1] == journal.head().count):
+                return journal.tree.checkpoint(sizes[-1] if sizes else 0)
+        with self.writing() as journal:
+            return journal.keep_checkpoint(key)
+
+    def continuation(self, since: int) -> Continuation:
+        """The same with the proof that it continues the first `since` entries, as a witness asks for it."""
+        now = self.checkpoint()
+        if not 0 <= since <= now.size:
+            raise InputError(f"the log has {now.size} entries and not {since}; it was cut, or is another one")
+        with self.reading() as journal:
+            return Continuation(since, tuple(journal.tree.at(now.size).consistency(since)), now)
+
+    def keep_cosignature(self, witness: NoteKey, lines: Sequence[str]) -> int:
+        """Keep a witness's lines with the checkpoint that they sign; of how many entries it is."""
+        with self.writing() as journal:
+            for size in reversed(journal.tree.signed_sizes()):
+                if journal.tree.checkpoint(size).note.with_lines(lines).signed_at(witness) is not None:
+                    journal.tree.keep(size, witness.public, lines)
+                    return size
+        raise InputError(f"{witness.name} has signed no checkpoint that is kept here; send it one of this ledger's")
+
+    def catch_up(self) -> None:
+        """Bring the tree to the journal's end: of an older version's journal nothing is in it yet."""
+        with self.reading() as journal:
+            behind = journal.tree.size < journal.head().count
+        if behind:
+            with self.writing() as journal:
+                journal.grow()
 
     def close(self) -> None:
         """Let go of the database."""
@@ -218,6 +195,7 @@ class Journal:
 
     def __init__(self, connection: sa.Connection) -> None:
         self._connection = connection
+        self.tree = StoredTree(connection)
 
     def entries(
         self, round: str | None = None, kind: str | None = None, *, after: int = 0, most: int | None = None
@@ -233,6 +211,25 @@ class Journal:
     def said(self, round: str, kind: str) -> list[Any]:
         """What the records of a round and a kind say, in order."""
         return [wire.parsed(e.body, f"entry {e.seq}") for e in self.entries(round, kind)]
+
+    def signed_checkpoint(self, key: Key) -> Checkpoint:
+        """What the log is now, signed by who keeps it, with the lines of all others who did."""
+        return self.tree.checkpoint().signed(key, int(clock().timestamp()))
+
+    def keep_checkpoint(self, key: Key) -> Checkpoint:
+        """Sign what the log is now, for everybody to find."""
+        self.grow()
+        made = self.tree.checkpoint()
+        if made.signed_at(key.public) is None:
+            made = made.signed(key, int(clock().timestamp()))
+            self.tree.keep(made.size, key.public, made.note.lines)
+        return made
+
+    def grow(self, entry: Entry | None = None) -> None:
+        """Take into the tree what it has not yet: the entry, where it is the next, else all that came since."""
+        size = self.tree.size
+        new = [entry] if entry is not None and entry.seq == size + 1 else self.entries(after=size)
+        self.tree.grow((leaf_hash(e.leaf.encode()) for e in new), size)
 
     def get(self, id: str) -> Entry | None:
         """The entry of an id, if there is one."""
@@ -312,12 +309,12 @@ class Journal:
 
     def _move_money(self, t: Transfer, kind: str) -> Entry:
         two = t.debit and t.credit and t.debit != t.credit
-        if type(t.amount) is not int or not 0 < t.amount <= _MOST or not two:
+        if type(t.amount) is not int or not 0 < t.amount <= MOST or not two:
             raise LedgerError(
                 f"transfer {t.id!r} of {t.amount!r} from {t.debit!r} to {t.credit!r}: two accounts, above 0"
             )
-        if t.debit == HOUSE and t.amount - self.available(HOUSE, t.currency) > _MOST:
-            raise LedgerError(f"transfer {t.id!r} of {t.amount:,}: the house would have given out more than {_MOST:,}")
+        if t.debit == HOUSE and t.amount - self.available(HOUSE, t.currency) > MOST:
+            raise LedgerError(f"transfer {t.id!r} of {t.amount:,}: the house would have given out more than {MOST:,}")
         body = wire.canonical({"code": t.code})
         return self._append(t.id, kind, t.round, body, (t.debit, t.credit, t.amount), currency=t.currency)
 
@@ -353,6 +350,7 @@ class Journal:
             raise ConflictError(f"{settles!r} is settled already; nothing was recorded")
         entry = replace(entry, hash=entry.sealed_by(head.hash))
         self._connection.execute(journal_table.insert().values(**vars(entry)))
+        self.grow(entry)
         return entry
 
 
@@ -370,61 +368,6 @@ def _begins_with(prefix: str) -> sa.ColumnElement[bool]:
     return sa.func.substr(journal_table.c.id, 1, len(prefix)) == prefix
 
 
-def _balances_of(entries: Iterable[Entry]) -> dict[str, dict[str, int]]:
-    """By currency, what every account has."""
-    balance: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
-    for e in entries:
-        if e.kind in ("posted", "post") and e.amount is not None and e.debit is not None and e.credit is not None:
-            balance[e.currency or ""][e.debit] -= e.amount
-            balance[e.currency or ""][e.credit] += e.amount
-    return {currency: dict(sorted(held.items())) for currency, held in sorted(balance.items())}
-
-
-def _journal_problems(entries: Iterator[Entry], heads: tuple[Head, ...]) -> list[str]:
-    found: list[str] = []
-    previous, count, hashes = GENESIS, 0, {0: GENESIS}
-    open_: dict[str, Entry] = {}
-    kept: dict[str, Entry] = {}
-    at = ""
-    for count, e in enumerate(entries, start=1):
-        if e.seq != count:
-            return [*found, f"entry {count} is missing or out of order: number {e.seq} stands there"]
-        if e.hash != e.sealed_by(previous):
-            said = f"entry {e.seq} ({e.id!r}) is not what was recorded"
-            return [*found, f"{said}: its hash does not follow from entry {count - 1}"]
-        if e.id in kept:
-            found.append(f"entry {e.seq} repeats the id {e.id!r}")
-        if (e.at or at) < at:
-            found.append(f"entry {e.seq} ({e.id!r}) is of {e.at}, before the entry it follows, of {at}")
-        found += _side_problems(e, open_)
-        at = e.at or at
-        previous, hashes[count] = e.hash, e.hash
-        kept[e.id] = e
-    every = [each for held in _balances_of(kept.values()).values() for each in held.items()]
-    below = [(account, amount) for account, amount in every if account != HOUSE and amount < 0]
-    found += [f"account {account!r} is at {amount}, below 0" for account, amount in below]
-    return found + [
-        f"a receipt names entry {head.count} with another hash: the journal was cut or rewritten "
-        f"(it has {count} entries now)"
-        for head in heads if hashes.get(head.count) != head.hash
-    ]  # fmt: skip
-
-
-def _side_problems(e: Entry, open_: dict[str, Entry]) -> Iterator[str]:
-    """A transfer has two sides and settles what it names, once."""
-    if e.kind not in TRANSFERS:
-        return
-    if e.amount is None or e.amount <= 0 or not e.debit or not e.credit or e.debit == e.credit:
-        yield f"entry {e.seq} ({e.id!r}) is no transfer between two accounts"
-    if e.kind == "pending":
-        open_[e.id] = e
-    if e.kind in ("post", "void"):
-        held = open_.pop(e.settles or "", None)
-        sides = e.debit, e.credit, e.amount, e.currency
-        if held is None or (held.debit, held.credit, held.amount, held.currency) != sides:
-            yield f"entry {e.seq} ({e.id!r}) settles {e.settles!r}, which is not pending with the same sides"
-
-
 def _keyring_of(address: str, keys: str | os.PathLike[str] | None) -> Keyring:
     """Where private halves are kept for a database."""
     given = keys or os.environ.get("VERAX_KEYS")
@@ -432,7 +375,7 @@ def _keyring_of(address: str, keys: str | os.PathLike[str] | None) -> Keyring:
         return Keyring(Path(given))
     url = sa.make_url(address)
     if url.get_backend_name() != "sqlite":
-        named = hashlib.sha256(url.set(password=None).render_as_string().encode()).hexdigest()[:16]
+        named = sha256(url.set(password=None).render_as_string())[:16]
         home = Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share")
         return Keyring(home / "verax" / named)
     return Keyring(None if url.database in (None, "", ":memory:") else Path(f"{url.database}.keys"))

@@ -104,14 +104,18 @@ class RecordedRound:
 
     @property
     def secret(self) -> str:
-        if "settle" in self.steps:
-            return str(self.settlement_document["secret"])
         if "secret" in self.steps:  # a first version's journal holds it
             return str(self.said("secret")["secret"])
-        kept = self.keys.get(secret_name(self.name, self.opened["secret_hash"]))
-        if kept is None:
+        if (kept := self.known_secret) is None:
             raise LedgerError(f"the secret of round {self.name!r} is not in {self.keys}; give the folder with keys=")
         return kept
+
+    @property
+    def known_secret(self) -> str | None:
+        """The secret where it is published, or in the keyring."""
+        if "settle" in self.steps:
+            return str(self.settlement_document["secret"])
+        return self.keys.get(secret_name(self.name, self.opened["secret_hash"]))
 
     @property
     def state(self) -> str:

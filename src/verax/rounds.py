@@ -35,6 +35,8 @@ from verax.admission import Admission, Admitted
 from verax.errors import ConflictError, InputError, LedgerError
 from verax.keys import Key, Keyring
 from verax.ledger import HOUSE, Entry, Head, Journal, Ledger, Transfer
+from verax.log import Checkpoint, Proof
+from verax.receipts import receipt_of
 from verax.recorded import TRANSITIONS, RecordedRound, Transcript, secret_name
 from verax.reports import Reports
 from verax.sealed import Submission, opened_record, opening_problems, spec_of
@@ -235,7 +237,9 @@ class Rounds:
             if held < needed:
                 raise ConflictError(f"round {round!r} has {held} of {needed} minor units set aside; fund it first")
             root = digest_of([body["commitment"] for _, body in taken])
-            return this.record_signed("seal", {"root": root, "submissions": len(taken)})
+            entry = this.record_signed("seal", {"root": root, "submissions": len(taken)})
+            this.journal.keep_checkpoint(this.operator)
+            return entry
 
     def settle(self, round: str) -> Settlement:
         """Score, pay and post, once; every later call gives the same answer."""
@@ -257,6 +261,7 @@ class Rounds:
                     this.move(f"pay:{quote(agent, safe='')}", *(sides if amount > 0 else sides[::-1]), abs(amount))
             this.give_back()
             this.record_signed("settle", {"paid": sum(found.amounts.values())})
+            this.journal.keep_checkpoint(this.operator)
         return found
 
     def void(self, round: str) -> Entry:
@@ -268,7 +273,9 @@ class Rounds:
             this.require("void")
             this.release_stakes()
             this.give_back()
-            return this.record_signed("void", {}, "void-round")
+            entry = this.record_signed("void", {}, "void-round")
+            this.journal.keep_checkpoint(this.operator)
+            return entry
 
     def show(self, round: str) -> dict[str, Any]:
         """What may be known now, as a document: before settlement nobody's report, nor the truth, nor the secret."""
@@ -315,9 +322,24 @@ class Rounds:
         self._taken[this.name] = known
         return [*known]
 
-    def verify(self, round: str | None = None, *heads: Head) -> list[str]:
-        """Every problem of the journal, and of a round's settlement computed again; [] if there is none."""
-        problems = self.ledger.verify(*heads)
+    def receipt(
+        self, round: str, agent: str, entry: int | None = None, *, nonce: str | None = None, opened: bool = False
+    ) -> Proof:
+        """What an agent keeps of a submission, its last if not said: the entry, and that it is in the log, as one text.
+
+        With the nonce that `submit` gave, or that `opened` takes from the operator's files, its holder can show what
+        was handed in; before settlement it is for the agent alone.
+        """
+        self.ledger.catch_up()
+        with self._reading(round) as this:
+            return receipt_of(this, agent, entry, nonce=nonce, opened=opened)
+
+    def verify(self, round: str | None = None, *kept: Head | Checkpoint) -> list[str]:
+        """Every problem of the journal, and of a round's settlement computed again; [] if there is none.
+
+        `kept` are heads and checkpoints that somebody has kept: the journal must still begin as they say.
+        """
+        problems = self.ledger.verify(*kept)
         if problems or round is None:
             return problems
         with self.ledger.reading() as journal:

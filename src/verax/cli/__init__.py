@@ -14,7 +14,7 @@ import click
 import typer
 from typer.core import TyperGroup
 
-from verax.cli import compare, key, money, plan, reproduce, rounds, score
+from verax.cli import compare, key, money, plan, receipt, reproduce, rounds, score, witness
 from verax.cli.options import as_options, option_names
 from verax.errors import VeraxError
 
@@ -73,6 +73,8 @@ for command in (
     app.command()(command)
 app.add_typer(rounds.app, name="round")
 app.add_typer(key.app, name="key")
+app.add_typer(receipt.app, name="receipt")
+app.add_typer(witness.app, name="witness")
 
 
 def _print_version(asked: bool) -> None:

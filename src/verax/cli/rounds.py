@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from verax.cli.options import KnownOptions, PayingOptions, ScoringOptions, grouped, listed, read_document
+from verax.cli.options import KnownOptions, PayingOptions, ScoringOptions, grouped, listed
 from verax.errors import InputError, OptionError, VeraxError
 from verax.wire import decoded, parsed, text_of
 
 if TYPE_CHECKING:
     from verax.ledger import Head
+    from verax.log import Checkpoint
     from verax.rounds import Rounds
 
 app = typer.Typer(
@@ -195,17 +196,23 @@ def submit(
         bool, typer.Option("--survey", help="It answers the survey that closes a market, and is no step of it.")
     ] = False,
     key: _Again = None,
+    receipt: Annotated[
+        Path | None, typer.Option(help="Write a receipt that can be checked anywhere to a file.")
+    ] = None,
     db: _Db = "verax.db",
     keys: _Keys = None,
 ) -> None:
     """Seal and sign a report here, and hand it in; keep the receipt that is printed."""
     from verax import tables
     from verax.cli.key import read_key
+    from verax.cli.receipt import write_text
 
     signer = None if sign is None else read_key(sign)
     rounds = _rounds_in(db, keys)
     prediction = tables.read_prediction(report, rounds.spec(round).classes)
     taken = rounds.submit(round, agent, prediction, key=key, signer=signer, survey=survey)
+    if receipt is not None:
+        write_text(receipt, str(rounds.receipt(round, agent, taken.entry, nonce=taken.nonce)))
     _print_document(taken.to_json())
     _warn(taken.warnings)
 
@@ -252,7 +259,7 @@ def verify(
     from verax.show.text import shown
 
     rounds = _rounds_in(db)
-    problems = rounds.verify(round, *(_head_of_receipt(path) for path in receipt or []))
+    problems = rounds.verify(round, *(_kept_by(path) for path in receipt or []))
     if problems:
         raise VeraxError("; ".join(problems) + "; do not pay by this ledger before it is explained")
     if agent is not None:
@@ -265,10 +272,17 @@ def verify(
     print(f"verified: {head.count} entries, head {head.hash}")
 
 
-def _head_of_receipt(path: Path) -> Head:
+def _kept_by(path: Path) -> Head | Checkpoint:
+    """What a receipt says of the journal: its checkpoint, or the head that submit printed."""
     from verax.ledger import Head
+    from verax.log import Proof
+    from verax.log.proof import FIRST_LINE
+    from verax.tables import read_text
 
+    text = read_text(path)
+    if text.startswith(FIRST_LINE):
+        return Proof.parsed(text, str(path)).checkpoint
     try:
-        return decoded(Head, read_document(path)["head"])
+        return decoded(Head, parsed(text, str(path))["head"])
     except (InputError, KeyError, TypeError, IndexError):
         raise InputError(f"{path}: not a receipt; give what verax round submit printed") from None
