@@ -24,6 +24,7 @@ import verax
 from verax import Reports, tables
 from verax.reports import class_order
 from verax.tables import writing
+from verax.tables.arrow import read_plain_csv
 
 AWKWARD = ("a,b", 'say "hi"', "it's", "猫", "naïve", "two words", "-1", "nan", "None", "p:x", "=1+1", "🙂")
 FORMATS = ["long.csv", "wide.csv", "long.parquet", "wide.parquet", "reports.npz"]
@@ -425,6 +426,56 @@ def test_a_table_with_some_cells_rows_or_columns_wrong_is_read_or_refused(table,
         read_all_ways(parquet(table[0], columns), ".parquet")
     else:
         read_all_ways(csv_text(table), ".csv")
+
+
+PATCHES = [b"", b",", b'"', b"\n", b"\r", b"\r\n", b"\0", b" ", b"\xef\xbb\xbf", b"\xff", b"'", b"nan", b"1_0"]
+
+
+def outcome(content, least):
+    """What a CSV says where Arrow reads those of so many bytes: reports to the bit, or the refusal."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("verax.tables.text._LARGE", least)
+        try:
+            found = verax.read(content)
+        except verax.VeraxError as refusal:
+            return type(refusal), str(refusal)
+    rows = None if found.probabilities is None else found.probabilities.tobytes()
+    return found.labels.tobytes(), found.labels.dtype, rows, found.agents, found.tasks, found.classes, found.notes
+
+
+@fuzz(400)
+@given(
+    st.sampled_from([LONG, WIDE, ROWS]),
+    MUTATIONS,
+    st.lists(st.tuples(st.integers(0, 10_000), st.integers(0, 3), st.sampled_from(PATCHES))),
+    st.sampled_from(["\n", "\r\n"]),
+)
+def test_arrow_reads_a_csv_as_the_reader_without_it_does_or_leaves_it_to_it(table, mutations, damages, end):
+    content = bytearray("".join(",".join(row) + end for row in mutated(table, mutations)).encode(errors="replace"))
+    for place, length, patch in damages:
+        at = place % (len(content) + 1)
+        content[at : at + length] = patch
+    assert outcome(bytes(content), 0) == outcome(bytes(content), 2**60)
+
+
+@pytest.mark.parametrize("plain", [True, False])
+def test_arrow_reads_a_large_csv_where_no_cell_is_quoted(plain, tmp_path, monkeypatch):
+    seen = []
+
+    def spy(*args):
+        seen.append(read_plain_csv(*args))
+        return seen[-1]
+
+    monkeypatch.setattr("verax.tables.text.read_plain_csv", spy)
+    rows = "".join(f"{t},agent {a},{'xyz'[t * a % 3]}\n" for t in range(20_000) for a in range(4))
+    path = tmp_path / "long.csv"
+    path.write_text("task,agent,label\n" + (rows if plain else rows.replace("agent 3", '"agent 3"')))
+    assert verax.read(path).labels[3].tolist() == [t * 3 % 3 for t in range(20_000)]
+    assert [table is not None for table in seen] == [plain]
+    subprocess.run(
+        [sys.executable, "-c", f"import sys, verax; verax.read({str(path)!r}); sys.exit('pandas' in sys.modules)"],
+        check=True,
+    )
 
 
 # Integers stay small: a label of 10**12 without classes has a test of its own, in a process that may fail.

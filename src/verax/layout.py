@@ -281,9 +281,11 @@ def _names_in_order(table: Table, name: str, what: str) -> tuple[list[str], Code
         table.refuse(row, f"column {name!r} is empty; every row needs {what}")
     if name in column.texts:
         _refuse_header(table, np.nonzero(column.codes == [*column.texts].index(name))[0].tolist())
-    codes, rows = column.codes, np.arange(len(column.codes))
-    if np.array_equal(codes, rows):
+    codes = column.codes
+    most = np.maximum.accumulate(codes)
+    if most[0] == 0 and (np.diff(most) <= 1).all() and most[-1] == len(column.texts) - 1:
         return table.plain(column.texts), codes
+    rows = np.arange(len(codes))
     first = np.empty(len(column.texts), dtype=np.int64)
     first[codes[::-1]] = rows[::-1]  # of those that share a code, the first stays
     order = np.argsort(first)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import io
+import math
 import struct
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
+import numpy.typing as npt
 
 from verax.columns import Column, Reading, Table, header_of, text_of
 from verax.errors import ExtraMissing
@@ -107,6 +110,60 @@ def read_arrow(source: Source, reading: Reading, expected: str) -> Table:
         return _table_of(source, held, header_of(held.column_names, source.name, reading), 0, False)
 
 
+class _Plain(io.RawIOBase):
+    """Bytes read on for Arrow, which counts their lines; where there is a quote or a NUL it reads no further."""
+
+    def __init__(self, raw: IO[bytes]) -> None:
+        self._raw, self.lines, self._last = raw, 0, b""
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        found = self._raw.read(len(buffer))
+        if b'"' in found or b"\0" in found or b"\r" in found.replace(b"\r\n", b"").removesuffix(b"\r"):
+            raise ValueError("this text needs the reader that knows quotes")
+        self.lines, self._last = self.lines + found.count(b"\n"), found[-1:] or self._last
+        buffer[: len(found)] = found
+        return len(found)
+
+    @property
+    def rows(self) -> int:
+        """How many lines there were, the last one with its end or without."""
+        return self.lines + (self._last != b"\n")
+
+
+def read_plain_csv(source: Source, raw: IO[bytes], header: Sequence[str], mark: str, longest: int) -> Table | None:
+    """The rows of a plain CSV file below its header, from its first byte; None where only another reader can tell.
+
+    Plain: no quotes, no row that is blank or begins with an empty cell, every row as long as the header, numbers in
+    p:<class> columns, no cell longer than `longest`.
+    """
+    try:
+        import pyarrow as pa
+        from pyarrow import csv
+    except ImportError:
+        return None
+    names, text, plain = [str(i) for i in range(len(header))], pa.dictionary(pa.int32(), pa.string()), _Plain(raw)
+    kinds = [pa.float64() if name.startswith("p:") else text for name in header]
+    try:
+        held = csv.read_csv(
+            pa.PythonFile(plain, mode="r"),
+            read_options=csv.ReadOptions(use_threads=False, skip_rows=1, column_names=names),
+            parse_options=csv.ParseOptions(delimiter=mark, quote_char=False, ignore_empty_lines=False),
+            convert_options=csv.ConvertOptions(
+                column_types=dict(zip(names, kinds, strict=True)), null_values=[], strings_can_be_null=False
+            ),
+        )
+    except (pa.ArrowInvalid, ValueError, OverflowError):
+        return None
+    table = _table_of(source, held, header, 1, False)
+    begins = table.columns[header[0]]
+    blank = begins.values is None and bool((begins.codes < 0).any())
+    long = any(len(cell) > longest for column in table.columns.values() for cell in column.texts)
+    return None if blank or long or len(held) + 1 != plain.rows else table
+
+
 def _refuse_claims(source: Source, reading: Reading, messages: Iterable[Any]) -> None:
     """Refuse more rows than the bytes can hold, before any is unpacked."""
     import pyarrow as pa
@@ -152,17 +209,24 @@ def _column_of(array: Any, where: str) -> Column:
         chunks = array.unify_dictionaries().chunks
         array = pa.concat_arrays(chunks) if chunks else pa.array([], array.type)
     if pa.types.is_floating(array.type):
-        return Column.of_floats(np.asarray(array.to_numpy(zero_copy_only=False), dtype=np.float64))
+        return Column.of_floats(_numbers_of(array.cast(pa.float64()).fill_null(math.nan)))
     try:
         coded = array if pa.types.is_dictionary(array.type) else array.dictionary_encode()
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
         return Column.of(array.to_pylist(), where)
     indices = coded.indices.fill_null(-1) if coded.indices.null_count else coded.indices
-    codes, values = indices.to_numpy(zero_copy_only=False), coded.dictionary.to_pylist()
-    used = np.bincount(codes + 1, minlength=len(values) + 1)[1:] > 0
-    if not used.all():  # of a row group's texts, some rows have some
+    codes, values = _numbers_of(indices), coded.dictionary.to_pylist()
+    used = np.zeros(len(values) + 1, dtype=bool)
+    used[codes] = True
+    if not (used := used[:-1]).all():  # of a row group's texts, some rows have some
         codes = np.append(np.where(used, np.cumsum(used) - 1, -1), -1)[codes]
         values = [value for value, kept in zip(values, used.tolist(), strict=True) if kept]
     if {*map(type, values)} - {str}:
         values = [text_of(value, where) for value in values]
     return Column.of_codes(codes, values)
+
+
+def _numbers_of(array: Any) -> npt.NDArray[Any]:
+    """The numbers of an array without nulls; its own way to NumPy would load pandas."""
+    kind = np.dtype(array.type.to_pandas_dtype())
+    return np.frombuffer(array.buffers()[1] or b"", kind)[array.offset : array.offset + len(array)]

@@ -7,6 +7,7 @@ import io
 from array import array
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from itertools import chain, islice
 from typing import IO, Any
 
@@ -14,12 +15,14 @@ import numpy as np
 
 from verax.columns import Column, Reading, Table, header_of
 from verax.errors import InputError
+from verax.tables.arrow import read_plain_csv
 from verax.tables.source import Source, reason_of
 from verax.vocabulary import names_a_task
 
 _LONGEST_CELL = 10_000
 _LONGEST_LINE = 2**24
 _MOST_BLANK = 10**6  # lines
+_LARGE = 2**20  # bytes, from which Arrow, where it is there, reads sooner than it is loaded
 _ROWS, _CELLS, _CHARACTERS = 2**12, 2**18, 2**20  # taken at once
 
 
@@ -57,6 +60,10 @@ def _table_of_lines(source: Source, file: IO[str], reading: Reading, expected: s
         names = _rows_not_blank(source, records, 0, number, blank)
         number += 1
     header = header_of(names[0], source.name, reading)
+    if source.size >= _LARGE and len(first) == 1 < len(header):
+        with source.text(reading) as again:
+            if table := read_plain_csv(source, again.buffer, header, mark, _LONGEST_CELL):
+                return replace(table, guarded=True, comma=mark == ";")
     index: list[defaultdict[str, int]] = [defaultdict() for _ in header]
     for each in index:
         each.default_factory = each.__len__
