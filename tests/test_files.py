@@ -22,9 +22,10 @@ from hypothesis.extra import numpy as hnp
 
 import verax
 from verax import Reports, tables
-from verax.reports import class_order
+from verax.labels import class_order, number
 from verax.tables import writing
 from verax.tables.arrow import read_plain_csv
+from verax.vocabulary import AGENT, TASK, called, is_wide_agent
 
 AWKWARD = ("a,b", 'say "hi"', "it's", "猫", "naïve", "two words", "-1", "nan", "None", "p:x", "=1+1", "🙂")
 FORMATS = ["long.csv", "wide.csv", "long.parquet", "wide.parquet", "reports.npz"]
@@ -281,7 +282,8 @@ def test_a_new_file_has_the_permissions_of_any_other(tmp_path):
 
 PRINTABLE = st.characters(exclude_categories=["C", "Z"]) | st.sampled_from(' ,"')
 NAMES = st.text(PRINTABLE, min_size=1, max_size=5).map(str.strip).filter(
-    lambda name: name and name not in ("task", "agent", "worker", "label") and not name.startswith("p:")
+    lambda name: name and is_wide_agent(name) and not called([name], AGENT | TASK | {"agent", "task", "worker"})
+    and number(name) in (None, name)  # a number spelled in another way is that number when it is read
 )  # fmt: skip
 KNOWN = Reports.of([[0, 1, 0], [1, 1, 0]], tasks=["t1", "t2", "t3"], classes=["x", "y"])
 CELLS = st.sampled_from(

@@ -8,7 +8,7 @@ import struct
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -113,7 +113,7 @@ def read_arrow(source: Source, reading: Reading, expected: str) -> Table:
 class _Plain(io.RawIOBase):
     """Bytes read on for Arrow, which counts their lines; where there is a quote or a NUL it reads no further."""
 
-    def __init__(self, raw: IO[bytes]) -> None:
+    def __init__(self, raw: Any) -> None:
         self._raw, self.lines, self._last = raw, 0, b""
 
     def readable(self) -> bool:
@@ -133,7 +133,7 @@ class _Plain(io.RawIOBase):
         return self.lines + (self._last != b"\n")
 
 
-def read_plain_csv(source: Source, raw: IO[bytes], header: Sequence[str], mark: str, longest: int) -> Table | None:
+def read_plain_csv(source: Source, raw: Any, header: Sequence[str], mark: str, longest: int) -> Table | None:
     """The rows of a plain CSV file below its header, from its first byte; None where only another reader can tell.
 
     Plain: no quotes, no row that is blank or begins with an empty cell, every row as long as the header, numbers in
