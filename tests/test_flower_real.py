@@ -366,4 +366,4 @@ def node_keys(folder: Path, number: int) -> tuple[Path, Path, str]:
     openssh = serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH
     public.write_bytes(key.public_key().public_bytes(*openssh))
     pem = key.public_key().public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
-    return private, public, hashlib.sha256(pem).hexdigest()
+    return private, public, hashlib.sha256(pem).hexdigest()[:20]

@@ -20,13 +20,21 @@ from logging import ERROR, INFO, WARNING
 from typing import Any
 
 from verax.adapters.flower_messages import form_faults, handed_on, key_replied, key_sent, replies_of, weighed
+from verax.adapters.flower_told import LAST_WORD, Telling
 from verax.errors import ExtraMissing, OptionError
 from verax.federation import Outcome, Payroll, Predict, Received, Referee
+from verax.notices import DIGITS
 
 try:
     from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MessageType, MetricRecord, RecordDict
     from flwr.serverapp import Grid
-    from flwr.serverapp.strategy import FedXgbBagging, FedXgbCyclic, Strategy
+    from flwr.serverapp.strategy import (
+        DifferentialPrivacyClientSideAdaptiveClipping,
+        DifferentialPrivacyClientSideFixedClipping,
+        FedXgbBagging,
+        FedXgbCyclic,
+        Strategy,
+    )
     from flwr.serverapp.strategy.dp_adaptive_clipping import DifferentialPrivacyAdaptiveBase
     from flwr.serverapp.strategy.dp_fixed_clipping import DifferentialPrivacyFixedClippingBase
     from flwr.serverapp.strategy.strategy_utils import aggregate_metricrecords
@@ -37,7 +45,9 @@ except ImportError:
 __all__ = ["REPORT", "Outcome", "PaidStrategy", "Payroll"]
 
 REPORT = "train.report"
+_LAST_WAIT = 30.0  # seconds
 _HOOKS = ("summary", "configure_train", "aggregate_train", "configure_evaluate", "aggregate_evaluate")
+_CLIPPED_BY_CLIENTS = (DifferentialPrivacyClientSideFixedClipping, DifferentialPrivacyClientSideAdaptiveClipping)
 _PRIVATE = (DifferentialPrivacyFixedClippingBase, DifferentialPrivacyAdaptiveBase)
 
 
@@ -46,7 +56,9 @@ class PaidStrategy(Strategy):
 
     `pool`, `predict`, `classes` and `terms` (protocol, payroll, gold, weights, sizes, cap, bar, on_all_dropped,
     buffers, name, pages, seed, options, features, kinship, imitate) are those of `verax.federation.Referee`.
-    `identity` names a client by its node; left out, by the SHA-256 sum of its public key, or by its id if it has none.
+    `identity` names a client by its node; left out, by the first 20 digits of the SHA-256 sum of its public key, or by
+    its id if it has none. Every client is told what it is paid and why in the next message to it (`flower_told.told`);
+    with `last_word` those whom no message has reached are sent one more at the end, of type `query.verax`.
     A strategy that cannot be paid for is refused here; whatever else the wrapped strategy has can be asked of this one.
     """
 
@@ -59,16 +71,21 @@ class PaidStrategy(Strategy):
         *,
         identity: Callable[[Any], str] | None = None,
         report_timeout: float = 3600.0,
+        last_word: bool = False,
         **terms: Any,
     ) -> None:
         _refuse_what_cannot_be_paid_for(strategy)
         self.strategy, self.identity, self.report_timeout = strategy, identity, report_timeout
+        self.last_word = last_word
         self.referee = Referee(pool, predict, classes, **terms)
         _refuse_unequal_weights(strategy, self.referee)
         self._own = {name: getattr(strategy, name) for name in _HOOKS}
         self._instructions: dict[int, Message] = {}
         self._names: dict[int, str] = {}
         self._key = "arrays"
+        clipped = any(isinstance(part, _CLIPPED_BY_CLIENTS) for part in _wrapped_in(strategy))
+        self._telling = Telling(one_configuration=clipped)
+        self._grid: Grid | None = None
 
     def __getattr__(self, name: str) -> Any:
         if name == "strategy":  # not there yet: it is being made, or copied
@@ -86,7 +103,21 @@ class PaidStrategy(Strategy):
             result = self.strategy.start(*args, **kwargs)
         if not self._instructions:
             log(ERROR, "no client was asked for a model through configure_train, so nothing was checked or paid")
+        if self.last_word and self._grid is not None:
+            self._say_last(self._grid)
         return result
+
+    def _say_last(self, grid: Grid) -> None:
+        """A message of its own to every client that is there and has not been told all."""
+        nodes = [node for node in self._known_in(grid) if self._agent(node) in self._telling.waiting]
+        messages = [Message(content=RecordDict(), message_type=LAST_WORD, dst_node_id=node) for node in nodes]
+        list(grid.send_and_receive(self._telling.put_into(messages, self._agent), timeout=_LAST_WAIT))
+
+    def _known_in(self, grid: Grid) -> list[int]:
+        """The nodes that are there, their names known."""
+        nodes = list(grid.get_nodes())
+        self._names |= {node.node_id: self._name_of(node) for node in nodes}
+        return [node.node_id for node in nodes]
 
     @contextmanager
     def _standing_in(self) -> Iterator[None]:
@@ -113,9 +144,12 @@ class PaidStrategy(Strategy):
     ) -> Iterable[Message]:
         """Remember what is broadcast and to whom; ask for first models what must be asked before it is sent."""
         self.referee.broadcast({name: array.numpy() for name, array in arrays.items()})
+        if self._grid is None and self.outcomes:  # of before it was started again
+            self._telling.add(self.outcomes[-1])
+        self._grid = grid
         messages = list(self._own["configure_train"](server_round, arrays, config, grid))
         # Only now: the wrapped strategy may have waited for clients to connect.
-        self._names |= {node.node_id: self._name_of(node) for node in grid.get_nodes()}
+        self._known_in(grid)
         self._instructions = {m.metadata.dst_node_id: m for m in messages}
         for message in messages[:1]:
             self._key = key_sent(message, arrays)
@@ -124,7 +158,8 @@ class PaidStrategy(Strategy):
         elif new := self.referee.newcomers([self._agent(node) for node in self._instructions]):
             nodes = [node for node in self._instructions if self._agent(node) in new]
             self._said(self.referee.settle_newcomers(self._asked_first(grid, nodes)))
-        return messages
+        self.referee.sends_to([self._agent(node) for node in self._instructions])
+        return self._telling.put_into(messages, self._agent)
 
     def _asked_first(self, grid: Grid, nodes: Iterable[int]) -> Received:
         """A message of its own before training: a model from the initial one, on the client's own data alone."""
@@ -147,11 +182,13 @@ class PaidStrategy(Strategy):
         It is told of every client that failed or was dropped by an error in the reply's place.
         """
         messages = self._asked_among(replies)
+        self._telling.answered([self._agent(m.metadata.src_node_id) for m in messages if m.has_content()])
         key = key_replied(messages, self._key)
         received, outcome = self._receive(messages, key), None
         if self.referee.due:
             outcome = self._said(self.referee.settle_round(received))
         elif received.dropped:
+            self._telling.add(self.referee.leave_unscored(received))
             log(WARNING, "dropped: %s", "; ".join(f"{agent}: {why}" for agent, why in received.dropped.items()))
         if not received.works and any(m.has_content() for m in messages):
             log(ERROR, "round %s: all replies were dropped, and are averaged as they came", server_round)
@@ -178,12 +215,16 @@ class PaidStrategy(Strategy):
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """As the wrapped strategy does."""
-        return self._own["configure_evaluate"](server_round, arrays, config, grid)  # type: ignore[no-any-return]
+        """As the wrapped strategy does, with what clients are still to be told."""
+        messages = self._own["configure_evaluate"](server_round, arrays, config, grid)
+        if self._telling.waiting:
+            self._known_in(grid)
+        return self._telling.put_into(messages, self._agent)
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         """As the wrapped strategy does, on replies that have what most have, each counting the same."""
         messages = list(replies)
+        self._telling.answered([self._agent(m.metadata.src_node_id) for m in messages if m.has_content()])
         faults = form_faults(messages, None, self._weight_key)
         good = [m for m, why in zip(messages, faults, strict=True) if m.has_content() and not why]
         as_sent = self._own_metrics("evaluate_metrics_aggr_fn")
@@ -201,7 +242,11 @@ class PaidStrategy(Strategy):
     def _name_of(self, node: Any) -> str:
         if self.identity is not None:
             return self.identity(node)
-        return hashlib.sha256(node.public_key).hexdigest() if node.public_key else str(node.node_id)
+        if not node.public_key:
+            return str(node.node_id)
+        known = hashlib.sha256(node.public_key).hexdigest()
+        self.referee.identities[known[:DIGITS]] = known
+        return known[:DIGITS]
 
     def _agent(self, node: int) -> str:
         return self._names.get(node, str(node))
@@ -223,6 +268,7 @@ class PaidStrategy(Strategy):
         return self.referee.receive(replies, [self._agent(node) for node in self._instructions])
 
     def _said(self, outcome: Outcome) -> Outcome:
+        self._telling.add(outcome)
         if outcome.problem:
             log(WARNING, "round %s is not paid: %s", outcome.server_round, outcome.problem)
         log(INFO, "scores of round %s:\n%s", outcome.server_round, outcome.table())
