@@ -6,8 +6,10 @@ import io
 import json
 import os
 import platform
+import re
 import time
 from contextlib import suppress
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -152,7 +154,7 @@ def test_whatever_comes_out_of_a_jail_is_a_strangers_word(lie, monkeypatch):
 # hostile models
 
 
-def endless_loop():
+def endless_loop(**how):
     make, number = onnx.helper, onnx.TensorProto
     body = make.make_graph(
         [node("Identity", ["go"], ["go2"]), node("Identity", ["v"], ["v2"])], "body",
@@ -161,11 +163,11 @@ def endless_loop():
         [make.make_tensor_value_info("go2", number.BOOL, []), make.make_tensor_value_info("v2", number.FLOAT, None)],
     )  # fmt: skip
     constants = constant("trips", 2**62), constant("yes", True, np.bool_)
-    return a_model([node("Loop", ["trips", "yes", "x"], ["y"], body=body)], constants=constants)
+    return a_model([node("Loop", ["trips", "yes", "x"], ["y"], body=body)], constants=constants, **how)
 
 
-def filled(size, then):
-    return a_model([node("ConstantOfShape", ["size"], ["big"]), *then], constants=[constant("size", size)])
+def filled(size, then, **how):
+    return a_model([node("ConstantOfShape", ["size"], ["big"]), *then], constants=[constant("size", size)], **how)
 
 
 HOSTILE = {
@@ -381,3 +383,10 @@ def test_limits_are_numbers_that_can_be():
 def test_a_report_of_a_model_is_scored_like_any_other():
     reports = [predict(EXAMPLE, INPUTS * sign, CLASSES, agent=name) for name, sign in (("a", 1), ("b", 1), ("c", -1))]
     assert verax.score(verax.Reports.of([r.labels[0] for r in reports])).scores[2].score < 0
+
+
+def test_the_page_prints_what_it_shows(capsys):
+    page = (Path(__file__).parents[1] / "docs" / "models.md").read_text()
+    [program], [shown] = (re.findall(rf"```{kind}\n(.*?)```", page, flags=re.S) for kind in ("python", "text"))
+    exec(compile(program, "models.md", "exec"), {})
+    assert capsys.readouterr().out == shown

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cached_property
 from typing import Any
 from urllib.parse import quote
 
+from verax.answered import Answers, content_said, problems_of, refuse_other_inputs
 from verax.errors import ConflictError, InputError, LedgerError, NotFoundError
 from verax.keys import OPERATOR, Key, Keyring, is_signed
 from verax.ledger import HOUSE, Entry, Journal, Transfer
@@ -45,7 +46,7 @@ class RecordedRound:
     def steps(self) -> dict[str, Entry]:
         """The records of its steps, by name, but what it asks where that is known: it may be large."""
         known = ("open",) if self.name in self.asked else ()
-        ids = [f"{self.name}:{step}" for step in (*LATEST_FIRST, "secret") if step not in known]
+        ids = [f"{self.name}:{step}" for step in (*LATEST_FIRST, "answers", "secret") if step not in known]
         return {e.id.removeprefix(f"{self.name}:"): e for e in self.journal.among(*ids)}
 
     def said(self, step: str) -> Any:
@@ -195,7 +196,7 @@ class RecordedRound:
         operator = self.opened.get("operator")
         if operator is None:
             return  # a first version's round, where nobody signed anything
-        for step in LATEST_FIRST:
+        for step in (*LATEST_FIRST, "answers"):
             if step in self.steps:
                 whole = dict(self.steps[step].said)
                 signature = whole.pop("signature", "")
@@ -215,17 +216,42 @@ class RecordedRound:
             if entry.at and self.spec.is_closed(datetime.fromisoformat(entry.at)):
                 yield f"entry {entry.seq}, the submission of {made.agent!r}, came after the deadline"
 
-    def transcript(self) -> Transcript:
+    @property
+    def opener(self) -> str:
+        """What opens submissions: the secret; for models what only the operator can tell, before and after."""
+        return self.secret if self.spec.asks is None else opener_of_models(self.operator, self.name, self.opened)
+
+    def models(self, inputs: Mapping[str, Any]) -> list[tuple[str, str, Content | None]]:
+        """Whose model was taken: commitment, and what was handed in where it can be opened; refuses other inputs."""
+        refuse_other_inputs(self.spec, self.opened, self.secret, inputs)
+        taken = [(agent, Submission.from_json(body)) for agent, body in self.taken()]
+        opener = self.opener
+        return [(agent, made.commitment, (made.opened(opener) or (None,))[0]) for agent, made in taken]
+
+    @property
+    def answers(self) -> Answers:
+        """What was recorded of models when they were run."""
+        if "answers" not in self.steps:
+            raise ConflictError(f"the models of round {self.name!r} were not run; settle it first")
+        found: Answers = self.steps["answers"].said
+        return found
+
+    def transcript(self, answers: Answers | None = None) -> Transcript:
+        """What a settlement rests on; `answers` are those of its models where they are not recorded yet."""
         sealed, secret, taken = self.steps.get("seal"), self.secret, self.taken()
         if sealed is None:
             raise ConflictError(f"round {self.name!r} is not sealed; seal it first")
         root = digest_of([body["commitment"] for _, body in taken])
-        opened = [(agent, self._content_of(body, secret)) for agent, body in taken]
+        spec = with_truth(self.spec, self.opened, secret)
+        if spec.asks is not None:
+            answers = answers or self.answers
+            spec = replace(spec, unpaid=(*spec.unpaid, *problems_of(answers)))
+        opened = [(agent, self._content_of(body, secret, answers)) for agent, body in taken]
         if root != sealed.said["root"] or any(content is None for _, content in opened):
             raise LedgerError(f"the submissions of round {self.name!r} are not those that were sealed; nothing is paid")
-        return with_truth(self.spec, self.opened, secret), [(a, c) for a, c in opened if c is not None], secret, root
+        return spec, [(a, c) for a, c in opened if c is not None], secret, root
 
-    def _content_of(self, body: Any, secret: str) -> Content | None:
+    def _content_of(self, body: Any, secret: str, answers: Answers | None) -> Content | None:
         """What was handed in; None where it is not what was committed to, by whoever keeps the journal."""
         agent = body["agent"]
         if "content" in body:
@@ -236,6 +262,8 @@ class RecordedRound:
         found = Submission.from_json(body)
         if not is_signed(found.signed_part(self.opened), found.key, found.signature):
             return None
+        if answers is not None:
+            return content_said(self.spec, answers, agent, found.commitment)
         opened = found.opened(secret)
         try:
             assert opened is not None
@@ -272,6 +300,11 @@ class RecordedRound:
     def give_back(self) -> None:
         if rest := self.available(self.escrow):
             self.move("residue", self.escrow, HOUSE, rest)
+
+
+def opener_of_models(operator: Key, round: str, opened: Mapping[str, Any]) -> str:
+    """What opens a round's models: nobody can tell it but who holds the operator's key."""
+    return operator.mark(["models", round, opened["secret_hash"]])
 
 
 def secret_name(round: str, secret_hash: str) -> str:

@@ -32,12 +32,21 @@ from urllib.parse import quote
 
 from verax import admission, wire
 from verax.admission import Admission, Admitted
+from verax.answered import (
+    Answers,
+    answers_of,
+    content_to_take,
+    is_said_again,
+    notes_of,
+    refuse_other_inputs,
+)
 from verax.errors import ConflictError, InputError, LedgerError
 from verax.keys import Key, Keyring
 from verax.ledger import HOUSE, Entry, Head, Journal, Ledger, Transfer
 from verax.log import Checkpoint, Proof
+from verax.models.prediction import Model, input_arrays
 from verax.receipts import receipt_of
-from verax.recorded import TRANSITIONS, RecordedRound, Transcript, secret_name
+from verax.recorded import TRANSITIONS, RecordedRound, Transcript, opener_of_models, secret_name
 from verax.reports import Reports
 from verax.sealed import Submission, opened_record, opening_problems, spec_of
 from verax.spec import Spec, digest_of
@@ -109,7 +118,7 @@ class Rounds:
         admission.check_admission(spec)
         with self._writing(spec.round) as this:
             if (known := this.journal.get(f"{spec.round}:open")) is not None:
-                hidden = this.secret if spec.truth is not None else ""
+                hidden = "" if spec.truth is None and spec.asks is None else this.secret
                 if known.said["digest"] not in (opened_record(spec, hidden)["digest"], spec.digest):
                     raise ConflictError(f"round {spec.round!r} is open with another spec; choose another name")
                 return known
@@ -117,9 +126,11 @@ class Rounds:
                 raise InputError(f"the deadline {spec.deadline} has passed; give one to come, or none")
             drawn = secret or secrets.token_hex(32)
             opened = opened_record(spec, drawn)
+            if spec.asks is not None:
+                opened = opened_record(spec, drawn, opener_of_models(this.operator, spec.round, opened))
             this.keys.keep(secret_name(spec.round, opened["secret_hash"]), drawn)
             entry = this.record_signed("open", opened)
-        self._asked[spec.round] = replace(spec, truth=None)
+        self._asked[spec.round] = replace(spec, truth=None, asks=spec.asks and spec.asks.shown)
         return entry
 
     def fund(self, round: str, amount: int | None = None, *, agent: str | None = None, key: str | None = None) -> Entry:
@@ -153,17 +164,20 @@ class Rounds:
             return admission.redeem(this, given)
 
     def submit(
-        self, round: str, agent: str, report: Reports, *, key: str | None = None, signer: Key | None = None,
+        self, round: str, agent: str, report: Reports | Model, *, key: str | None = None, signer: Key | None = None,
         survey: bool = False,
     ) -> Receipt:  # fmt: skip
         """Take an agent's report, sealed and signed here; in a market its stake is held first, or it is not taken.
+
+        Where models are asked for, it is an ONNX file or its bytes.
 
         `signer` is the agent's key; without one the operator signs for it. `survey`: it answers the survey that closes
         a market. The same report as the one that stands is the same request; to be sure over a bad line, give a key.
         """
         with self._writing(round) as this:
-            content = content_of(report, this.spec)
-            reports_of(this.spec, [(agent, content)])  # what could not be settled is refused now
+            content = content_to_take(report, this.spec)
+            if this.spec.asks is None:
+                reports_of(this.spec, [(agent, content)])  # what could not be settled is refused now
             signed_by = signer or this.operator
             number = this.handed_in(agent) + 1
             made = Submission.of(this.opened, agent, number, content, signed_by, survey=survey)
@@ -241,18 +255,26 @@ class Rounds:
             this.journal.keep_checkpoint(this.operator)
             return entry
 
-    def settle(self, round: str) -> Settlement:
-        """Score, pay and post, once; every later call gives the same answer."""
+    def settle(self, round: str, *, inputs: Any = None, jail: str = "strong") -> Settlement:
+        """Score, pay and post, once; every later call gives the same answer.
+
+        Where models were asked for they are run first, each once, on the `inputs` that the round was opened with.
+        """
+        answers = self._answers(round, inputs, jail)
         with self._reading(round) as this:
             if (known := this.settled()) is not None:
                 return known
             this.require("score")
-            transcript = this.transcript()
+            transcript = this.transcript(answers)
         found = settlement(*transcript)  # after reading: it may take long, and an SQLite reader keeps writers waiting
+        if answers is not None:
+            found = replace(found, notes=(*found.notes, *notes_of(answers)))
         with self._writing(round) as this:
             if (known := this.settled()) is not None:
                 return known
             this.require("score")
+            if answers is not None:
+                this.record_signed("answers", answers)
             this.record_signed("score", {"settlement": found.to_json()})
             this.release_stakes()
             for agent, amount in sorted(found.amounts.items(), key=lambda x: x[1]):  # losses come in, gains go out
@@ -263,6 +285,25 @@ class Rounds:
             this.record_signed("settle", {"paid": sum(found.amounts.values())})
             this.journal.keep_checkpoint(this.operator)
         return found
+
+    def _answers(self, round: str, inputs: Any, jail: str) -> Answers | None:
+        """What a round's models say of its inputs, outside any transaction; None where there is nothing to run."""
+        with self._reading(round) as this:
+            if this.settled() is not None or this.spec.asks is None:
+                return None
+            this.require("score")
+            if inputs is None:
+                raise InputError(f"round {round!r} asks for models; give the inputs they are run on: inputs=")
+            spec, arrays = this.spec, input_arrays(inputs)
+            models = this.models(arrays)
+        return answers_of(spec, models, arrays, jail)
+
+    def ask_again(self, round: str, agent: str, model: Model, inputs: Any, *, jail: str = "strong") -> bool:
+        """Whether a model says again what was recorded for its agent: for whoever has both model and inputs."""
+        with self._reading(round) as this:
+            spec, arrays, answers = this.spec, input_arrays(inputs), this.answers
+            refuse_other_inputs(spec, this.opened, this.secret, arrays)
+        return is_said_again(spec, answers, agent, model, arrays, jail)
 
     def void(self, round: str) -> Entry:
         """Call the round off: stakes are let go and the budget goes back."""

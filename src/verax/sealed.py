@@ -67,8 +67,11 @@ class Submission(wire.Document):
         return (content, nonce) if commitment(self.round, self.agent, content, nonce) == self.commitment else None
 
 
-def opened_record(spec: Spec, secret: str) -> dict[str, Any]:
+def opened_record(spec: Spec, secret: str, opener: str | None = None) -> dict[str, Any]:
     """What everybody may know of a round from its opening on; the truth is sealed, and its digest salted.
+
+    `opener` is what opens submissions, where that is not the secret, which everybody knows in the end. Of the inputs
+    that models are given there is a salted digest only.
 
     >>> spec = Spec("r1", ("t1", "t2"), ("cat", "dog"), "100.00", truth=(0, 1))
     >>> found = opened_record(spec, "5ec2e7")
@@ -80,12 +83,15 @@ def opened_record(spec: Spec, secret: str) -> dict[str, Any]:
         salted = nonce_of(secret, spec.round, "truth", {"labels": list(spec.truth)})
         found |= {"spec": found["spec"] | {"truth": None}, "truth": salted}
         found["truth_sealed"] = seal(list(spec.truth), sealing_key(secret), [spec.round, "truth"])
-    return found | {"digest": _digest_at_opening(found), "seal_to": sealing_key(secret)}
+    if spec.asks is not None:
+        found |= {"spec": found["spec"] | {"asks": spec.asks.shown.to_json()}}
+        found["inputs"] = nonce_of(secret, spec.round, "inputs", {"digest": spec.asks.digest})
+    return found | {"digest": _digest_at_opening(found), "seal_to": sealing_key(opener or secret)}
 
 
 def _digest_at_opening(opened: Mapping[str, Any]) -> str:
-    """The spec's digest; a truth enters as a salted digest of its own, which helps no guess."""
-    return digest_of(opened["spec"] | ({"truth": opened["truth"]} if "truth" in opened else {}))
+    """The spec's digest; truth and inputs enter as salted digests of their own, which help no guess."""
+    return digest_of(opened["spec"] | {name: opened[name] for name in ("truth", "inputs") if name in opened})
 
 
 def spec_of(opened: Mapping[str, Any], secret: str | None = None) -> Spec:

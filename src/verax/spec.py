@@ -16,6 +16,7 @@ import numpy.typing as npt
 from verax import wire
 from verax.errors import InputError
 from verax.market import bounds, stake
+from verax.models.asked import Asks
 from verax.money import minor_units, scale_of
 from verax.plan import Mechanism
 from verax.rules import DEFAULT, Rule, load
@@ -47,6 +48,7 @@ class Spec(wire.Document):
     `admitted` are the public keys of the only agents that may take part, by name, `organisations` whose they are; with
     `invited` so may whoever brings an invitation; without both whoever comes first with a name has it.
     `per_organisation` is how many names one organisation may have (1), `quota` how often one agent may hand in.
+    With `asks` agents hand in models, which are run on inputs of the operator's (`verax.models`).
 
     >>> Spec("r1", ("t1", "t2"), ("cat", "dog"), "100.00", copies=False).digest[:8]
     'fe24af23'
@@ -80,6 +82,7 @@ class Spec(wire.Document):
     places: int | None = wire.if_given(None)
     weight: float | None = wire.if_given(None)
     keep_both: bool = wire.if_given(False)
+    asks: Asks | None = wire.if_given(None)
 
     def __post_init__(self) -> None:
         for name in _LISTS:

@@ -317,6 +317,8 @@ def check_spec(spec: Spec) -> None:
     Spec.from_json(spec.to_json())
     if spec.kind not in KINDS:
         raise InputError(f"a round is {', '.join(KINDS[:-1])} or {KINDS[-1]}, not {spec.kind!r}")
+    if spec.asks is not None and spec.kind != "batch":
+        raise InputError(f"models are asked for in a batch, not in a {spec.kind}; leave asks= out, or kind=")
     if not spec.round or ":" in spec.round or spec.round != spec.round.strip():
         raise InputError(f"round name {spec.round!r}; give one without colons or blanks around it")
     if len(set(spec.tasks)) < max(2, len(spec.tasks)) or len(set(spec.classes)) < max(2, len(spec.classes)):

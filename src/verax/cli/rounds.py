@@ -16,6 +16,7 @@ from verax.wire import decoded, parsed, text_of
 if TYPE_CHECKING:
     from verax.ledger import Head
     from verax.log import Checkpoint
+    from verax.models.asked import Asks
     from verax.rounds import Rounds
 
 app = typer.Typer(
@@ -29,6 +30,10 @@ _Db = Annotated[str, typer.Option("--db", help="An SQLite file, or postgresql+ps
 _Keys = Annotated[
     str | None, typer.Option("--keys", help="The operator's folder of keys, if not beside the database.", metavar="DIR")
 ]
+_Inputs = Annotated[
+    Path | None, typer.Option(help="NPZ: what models are given, one row a task; it stays with you.", metavar="FILE")
+]
+_Jail = Annotated[str, typer.Option(help="strong, or weak where its walls cannot stand: models run all the same.")]
 _Again = Annotated[str | None, typer.Option("--key", help="Of a request: the same again is answered as before.")]
 
 
@@ -81,6 +86,16 @@ def open_(
         int | None, typer.Option(help="How many names one organisation may have (1).", metavar="N")
     ] = None,
     quota: Annotated[int | None, typer.Option(help="How often one agent may hand in.", metavar="N")] = None,
+    asks: Annotated[
+        str, typer.Option(help="report, or onnx: models, which are run on --inputs at settlement.")
+    ] = "report",
+    inputs: _Inputs = None,
+    limits: Annotated[
+        str | None,
+        typer.Option(
+            help="What a model may take: file=, memory= (bytes), seconds=, clock=, batch= (rows).", metavar="L"
+        ),
+    ] = None,
     copies: Annotated[
         str,
         typer.Option(
@@ -112,6 +127,7 @@ def open_(
         _who_is_paid(copies),
         admitted=listed_keys, organisations=organisations or None, invited=invitation,
         per_organisation=per_organisation, quota=quota, places=places, weight=weight, keep_both=keep_both,
+        asks=_asked_of_models(asks, inputs, limits, numbered),
     )  # fmt: skip
     opened = parsed(_rounds_in(db, keys, create=True).open(spec).body)
     shown = {name: opened[name] for name in ("digest", "secret_hash", "seal_to", "operator")}
@@ -122,6 +138,21 @@ def open_(
 def _warn(sentences: Iterable[str]) -> None:
     for sentence in sentences:
         typer.echo(f"warning: {sentence}", err=True)
+
+
+def _asked_of_models(asks: str, inputs: Path | None, limits: str | None, tasks: tuple[str, ...]) -> Asks | None:
+    """What a round asks of models, if it asks for any."""
+    from verax.models.asked import Asks, limits_of, read_inputs
+
+    if asks not in ("report", "onnx"):
+        raise OptionError(f"asks is {asks!r}; choose report or onnx")
+    if asks == "report" and (inputs is not None or limits is not None):
+        raise OptionError("inputs= and limits= are of models; ask for them with asks=onnx")
+    if asks == "report":
+        return None
+    if inputs is None:
+        raise OptionError("asks=onnx needs the inputs that models are run on: inputs=FILE.npz")
+    return Asks.of(read_inputs(inputs, tasks), limits_of(limits))
 
 
 def _who_is_paid(copies: str) -> Literal["first", "clusters"] | bool:
@@ -187,7 +218,10 @@ def admit(
 @app.command()
 def submit(
     round: _Round,
-    report: Annotated[Path, typer.Argument(help="task,label (and p:<class>), or a file with one agent.")],
+    report: Annotated[
+        Path,
+        typer.Argument(help="task,label (and p:<class>), or a file with one agent; or an .onnx file if asked for."),
+    ],
     agent: Annotated[str, typer.Option(help="Who submits.")],
     sign: Annotated[
         Path | None, typer.Option(help="The agent's own key, made by verax key new; else the operator signs for it.")
@@ -209,7 +243,8 @@ def submit(
 
     signer = None if sign is None else read_key(sign)
     rounds = _rounds_in(db, keys)
-    prediction = tables.read_prediction(report, rounds.spec(round).classes)
+    spec = rounds.spec(round)
+    prediction = report if spec.asks is not None else tables.read_prediction(report, spec.classes)
     taken = rounds.submit(round, agent, prediction, key=key, signer=signer, survey=survey)
     if receipt is not None:
         write_text(receipt, str(rounds.receipt(round, agent, taken.entry, nonce=taken.nonce)))
@@ -227,10 +262,23 @@ def seal(round: _Round, db: _Db = "verax.db", keys: _Keys = None) -> None:
 
 
 @app.command()
-def settle(round: _Round, db: _Db = "verax.db", keys: _Keys = None) -> None:
-    """Score, pay and post, once; every later call gives the same answer."""
-    found = _rounds_in(db, keys).settle(round)
+def settle(
+    round: _Round, inputs: _Inputs = None, jail: _Jail = "strong", db: _Db = "verax.db", keys: _Keys = None
+) -> None:
+    """Score, pay and post, once; every later call gives the same answer. Models are run on --inputs first."""
+    rounds = _rounds_in(db, keys)
+    arrays = None if inputs is None else _read_inputs(rounds, round, inputs, jail)
+    found = rounds.settle(round, inputs=arrays, jail=jail)
     _print_document({"round": round, "state": "settled", **found.to_json()})
+
+
+def _read_inputs(rounds: Rounds, round: str, inputs: Path, jail: str) -> dict[str, Any]:
+    """The inputs of a round's models; says which walls they run behind."""
+    from verax.models import walls
+    from verax.models.asked import read_inputs
+
+    typer.echo(f"models run in a {jail} jail; {walls()}", err=True)
+    return read_inputs(inputs, rounds.spec(round).tasks)
 
 
 @app.command()
@@ -253,6 +301,9 @@ def verify(
     ] = None,
     agent: Annotated[str | None, typer.Option(help="Compute this agent's payment again.")] = None,
     receipt: Annotated[list[Path] | None, typer.Option(help="Receipts whose entries must still be there.")] = None,
+    model: Annotated[Path | None, typer.Option(help="Run this agent's model again, on --inputs.")] = None,
+    inputs: _Inputs = None,
+    jail: _Jail = "strong",
     db: _Db = "verax.db",
 ) -> None:
     """Fold the whole journal again, and a round's settlement; exit code 2 if anything is not as recorded."""
@@ -267,6 +318,11 @@ def verify(
             raise OptionError("agent= needs the round; name it first")
         paid, again = rounds.payment(round, agent)
         print(f"{shown(agent)}: paid {paid}, computed again {again}: {'equal' if paid == again else 'not equal'}")
+        if model is not None:
+            if inputs is None:
+                raise OptionError("model= needs the inputs it was run on: inputs=FILE.npz")
+            same = rounds.ask_again(round, agent, model, _read_inputs(rounds, round, inputs, jail), jail=jail)
+            print(f"{shown(agent)}: the model says {'what' if same else 'something else than'} was recorded")
         return
     head = rounds.ledger.head()
     print(f"verified: {head.count} entries, head {head.hash}")

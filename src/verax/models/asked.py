@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 from verax import wire
@@ -44,6 +44,11 @@ class Asks(wire.Document):
         named = input_arrays(inputs)
         given = {name: Given(str(array.dtype), array.shape[1:]) for name, array in sorted(named.items())}
         return cls(given, limits or Limits(), digest_of_inputs(named))
+
+    @property
+    def shown(self) -> Self:
+        """What everybody may know: the digest of the inputs would help to guess them."""
+        return replace(self, digest="")
 
 
 def digest_of_inputs(inputs: Mapping[str, Array]) -> str:

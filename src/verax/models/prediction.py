@@ -17,13 +17,14 @@ from verax import wire
 from verax.errors import ExtraMissing, InputError, ModelError
 from verax.labels import Array
 from verax.models.answering import EXAMPLE, request_of
-from verax.models.jail import Jail, Limits, checked_jail, confined, printable, refuse_weak_walls
+from verax.models.jail import Limits, checked_jail, confined, printable, refuse_weak_walls
 from verax.models.onnxfile import check_model
 from verax.reports import Reports
 
 WORK = "verax.models.answering:answering"
 
 Model = bytes | bytearray | memoryview | str | os.PathLike[str]
+MODEL_TYPES = (bytes, bytearray, memoryview, str, os.PathLike)
 
 __all__ = ["EXAMPLE", "WORK", "Model", "checked_model", "input_arrays", "predict", "refuse_if_none_can_run"]
 
@@ -36,7 +37,7 @@ def predict(
     tasks: Sequence[str] | None = None,
     agent: str = "it",
     limits: Limits | None = None,
-    jail: Jail = "strong",
+    jail: str = "strong",
 ) -> Reports:
     """What a stranger's ONNX model says of some inputs, as a report; it runs in a jail and can do nothing else.
 
@@ -51,7 +52,7 @@ def predict(
     Traceback (most recent call last):
     verax.errors.ModelError: it is no ONNX model (a field is of the unknown kind 6); export it again
     """
-    limits, jail = limits or Limits(), checked_jail(jail)
+    limits = limits or Limits()
     content = checked_model(model, limits)
     arrays = input_arrays(inputs)
     refuse_if_none_can_run(jail)
@@ -99,21 +100,21 @@ def input_arrays(inputs: Any) -> dict[str, Array]:
     return arrays
 
 
-def refuse_if_none_can_run(jail: Jail) -> None:
+def refuse_if_none_can_run(jail: str) -> None:
     """Refuse, before any model is looked at, where no model could be run: that is no agent's fault."""
     if importlib.util.find_spec("onnxruntime") is None:
         raise ExtraMissing("Models", "models")
-    refuse_weak_walls(jail)
+    refuse_weak_walls(checked_jail(jail))
 
 
 def _answers(
-    model: bytes, inputs: Mapping[str, Array], count: int, classes: Sequence[str], limits: Limits, jail: Jail
+    model: bytes, inputs: Mapping[str, Array], count: int, classes: Sequence[str], limits: Limits, jail: str
 ) -> tuple[Array, Array | None]:
     """Labels, and rows if there are any; whatever comes out of the jail is checked, for it is a stranger's."""
     sizes = 8 * count, 8 * count * len(classes)
     with tempfile.TemporaryFile() as request:
         np.savez(request, allow_pickle=False, **request_of(model, {**inputs}, classes, limits.batch))
-        said = confined(WORK, request, sum(sizes) + 2**14, limits, jail)
+        said = confined(WORK, request, sum(sizes) + 2**14, limits, checked_jail(jail))
     line, _, rest = said.partition(b"\n")
     try:
         head = wire.parsed(line)
