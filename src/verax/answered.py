@@ -18,7 +18,8 @@ from verax.labels import Array
 from verax.models.asked import digest_of_inputs
 from verax.models.jail import walls
 from verax.models.prediction import MODEL_TYPES, checked_model, predict, refuse_if_none_can_run
-from verax.transcript import Content, Spec, content_of, nonce_of, nothing_said
+from verax.spec import Spec
+from verax.transcript import Content, content_of, nonce_of, nothing_said
 
 Answers = dict[str, Any]
 
