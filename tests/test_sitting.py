@@ -7,43 +7,18 @@ import json
 import numpy as np
 import pytest
 import riders
-from simulated import Client, clients, federate, initial, predict, train
+from simulated import predict, train
 
+from exam_blobs import CLASSES, HELD, MEMBERS, blobs, named, rows, world
 from verax.errors import InputError, OptionError
 from verax.exam import ExamRecord, HeldBack
 from verax.federation import Payroll, Referee, Reply, Sitting
 from verax.innovations import public_moves
 
-CLASSES = tuple("abcd")
-MEMBERS, HELD = 5, 80
 
-
-def blobs(rng, n, width=30):
-    labels = rng.integers(0, len(CLASSES), n)
-    centres = np.random.default_rng(5).standard_normal((len(CLASSES), width)) * 0.5
-    return (centres[labels] + rng.standard_normal((n, width))).astype(np.float32), labels
-
-
-@pytest.fixture(scope="module")
-def world():
-    """Three rounds of members who keep a part of what they have, and a pool."""
-    rng = np.random.default_rng(0)
-    inputs, labels = blobs(rng, 3000)
-    members = clients(inputs[:1400], labels[:1400], [250] * MEMBERS, rng)
-    orders = [rng.permutation(len(m.labels)) for m in members]  # they come class by class
-    members = [Client(m.inputs[order], m.labels[order]) for m, order in zip(members, orders, strict=True)]
-    held = [HeldBack(m.inputs[:HELD], m.labels[:HELD], f"m{i}") for i, m in enumerate(members)]
-    working = [Client(m.inputs[HELD:], m.labels[HELD:]) for m in members]
-    played = list(federate(initial((30, 12, 4), rng), working, 4, rng, epochs=1))
-    return played[1:], inputs[1400:], held
-
-
-def named(weights):
-    return {str(n): a for n, a in enumerate(weights)}
-
-
-def rows(model, pool):
-    return predict(list(model.values()), pool).astype(np.float64)
+@pytest.fixture(scope="module", name="world")
+def _world():
+    return world()
 
 
 def sat(world, more=(), **terms):
@@ -135,8 +110,14 @@ def test_an_exam_and_its_terms_go_together(world, tmp_path):
     with pytest.raises(OptionError, match="go together"):
         Referee(pool, rows, CLASSES, exam=Sitting(held))
     payroll = Payroll(str(tmp_path / "r.db"), budget="1.00")
-    with pytest.raises(OptionError, match="paid once, at its end, by pay_exam"):
+    with pytest.raises(OptionError, match="an exam's payroll has full_marks=, its price"):
         Referee(pool, rows, CLASSES, protocol="exam", exam=Sitting(held), payroll=payroll)
+    with pytest.raises(OptionError, match="an exam's payroll has full_marks=, its price"):
+        Referee(pool, rows, CLASSES, payroll=Payroll(str(tmp_path / "r.db"), budget="1.00", full_marks="0.1"))
+    with pytest.raises(OptionError, match="members have not seen a client's own past"):
+        Sitting(members=True, own_past="public")
+    with pytest.raises(OptionError, match="needs an adapter that reaches members"):
+        Referee(pool, rows, CLASSES, protocol="exam", exam=Sitting(members=True)).begin_exam()
     with pytest.raises(OptionError, match="there is no exam"):
         Referee(pool, rows, CLASSES).pay_exam("1.00", "0.1")
 

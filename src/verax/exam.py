@@ -16,25 +16,20 @@ from __future__ import annotations
 import base64
 import hashlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
-from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from verax import wire
-from verax.audit.certificate import Certificate, tasks_needed
 from verax.errors import InputError, OptionError
-from verax.examiners import Examiners, Over, balanced, worths
-from verax.innovations import Floats, clipped, fitted
+from verax.examiners import Over, worths
+from verax.innovations import Fit, Floats, clipped, fitted
+from verax.judgements import SURE, Judgement, Sheet, judged
 from verax.payments import Payments, pay_marks
-from verax.plan import Mechanism
-from verax.reports import some
-from verax.score import Score, Scores
-
-SURE = 3.0  # standard errors
+from verax.score import Scores
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,86 +69,6 @@ class HeldBack:
         return self.commitment(salt) == promise
 
 
-@dataclass(frozen=True, eq=False)
-class Sheet:
-    """What everybody's replies come to once labels are known: pure, so that anybody can compute it again.
-
-    `worth` (n, L) of everybody: the sum over rounds of what each example would say if its label were l (`worths`).
-
-    >>> sheet = Sheet(np.array([0, 1]), ("bob", "bob"), ("no", "yes"), np.array([0.5, 0.5]), {"ann": np.eye(2)})
-    >>> sheet.scores()["ann"].score
-    1.0
-    """
-
-    labels: npt.NDArray[np.int64]
-    holders: tuple[str | None, ...]
-    classes: tuple[str, ...]
-    prior: Floats
-    worth: Mapping[str, Floats]
-    over: Over = "mean"
-
-    def __post_init__(self) -> None:
-        """Refuse labels that nobody could be examined on."""
-        if len(self.labels) != len(self.holders) or not len(self.labels):
-            raise InputError(f"{len(self.labels)} labels have {len(self.holders)} holders; give one for each")
-        if self.labels.dtype.kind not in "iu" or self.labels.min() < 0 or self.labels.max() >= len(self.classes):
-            raise InputError(
-                f"a held-back label is not from 0 to {len(self.classes) - 1}; give a class number for each"
-            )
-
-    @cached_property
-    def examiners(self) -> Examiners:
-        """Who holds what, and how their marks are put together."""
-        return Examiners(self.holders, self.over)
-
-    @cached_property
-    def table(self) -> Any:
-        """Everybody's mark by every other examiner."""
-        return self.examiners.table({agent: self._marked(agent) for agent in sorted(self.worth)})
-
-    def _marked(self, agent: str) -> Floats:
-        """psi of every example, 0 on the agent's own, which it is not examined on."""
-        psi, others = np.zeros(len(self.labels)), self.examiners.others_examples(agent)
-        y = self.labels[others]
-        psi[others] = self.worth[agent][others, y] * (balanced(y, self.prior) if len(y) else 1.0)
-        return psi
-
-    def scores(self) -> Scores:
-        """Everybody's score, by name, with its standard error; who has no examiner has none."""
-        found = [(agent, self.examiners.mark(agent, self.table)) for agent in self.table]
-        each = tuple(
-            Score(agent, None, None, 0, 0) if m is None else Score(agent, m.score, m.stderr, m.examples, m.examiners)
-            for agent, m in found
-        )
-        unexamined = [agent for agent, m in found if m is None]
-        warnings = (f"nobody else holds labels to examine {some(unexamined)} on",) if unexamined else ()
-        return Scores(
-            Mechanism("exam", "truth", self.over, None, True, None), len(self.labels), self.classes, each, warnings
-        )
-
-    def agreement(self) -> dict[str, float]:
-        """How far each examiner's labels go with the others'; a share of its pay rides on it (`payments.pay_marks`)."""
-        return self.examiners.agreement(self.table)
-
-    def certificates(self, sure: float = SURE) -> list[Certificate]:
-        """Of everybody examined: whether its replies surely taught something (EXAM holds), or did harm (fails)."""
-        return [_verdict(s, sure) for s in self.scores() if s.score is not None]
-
-
-def _verdict(s: Score, sure: float) -> Certificate:
-    score, error = s.score or 0.0, s.stderr or 0.0
-    interval = (score - sure * error, score + sure * error)
-    said = f"what it adds about {s.tasks} labels of others is {score:.4f} ± {error:.4f}"
-    if score > sure * error:
-        return Certificate("EXAM", s.agent, "holds", score, interval, None, f"{said}: above 0")
-    if score < -sure * error:
-        return Certificate("EXAM", s.agent, "fails", score, interval, None, f"{said}: below 0, so it misleads")
-    if not error:
-        return Certificate("EXAM", s.agent, "fails", score, interval, None, f"{said}: all of it was public")
-    needed = tasks_needed(s.tasks, sure * error / abs(score) if score else math.inf)
-    return Certificate("EXAM", s.agent, "undecided", score, interval, None, f"{said}; {needed}")
-
-
 @dataclass(eq=False)
 class Exam:
     """Every round of one exam: innovations are taken as they come, and one look is taken at the sum over rounds.
@@ -185,29 +100,46 @@ class Exam:
 
     def __post_init__(self) -> None:
         """Refuse, before anybody is examined, what nobody could be."""
-        self._labels, self.classes = np.asarray(self.labels), tuple(map(str, self.classes))
+        self.classes = tuple(map(str, self.classes))
+        self._labels = _checked_labels(self.labels, self.holders, self.classes)
         if self.own_past not in (None, "public"):
             raise OptionError(f"own_past is {self.own_past!r}; give 'public' or leave it out")
         if not self.most > 0:
             raise OptionError(f"most is {self.most!r}; give a number above 0, such as 2")
         self._worth: dict[str, Floats] = {}
+        self._before: dict[str, Floats | None] = {}
         self._past: dict[str, list[Floats]] = {}
         self._priors: list[Floats] = []
         self._rows = np.zeros((len(self._labels), len(self.classes)))
         _ = self.sheet().examiners
 
-    def sit(self, rows: npt.ArrayLike, public: Floats, replies: Mapping[str, npt.ArrayLike]) -> None:
+    def sit(
+        self, rows: npt.ArrayLike, public: Floats, replies: Mapping[str, npt.ArrayLike]
+    ) -> dict[str, tuple[Floats, float]]:
         """One round: the broadcast's rows, the public moves, and each reply's rows, on pool and held-back inputs.
 
-        The held-back inputs come last. All inputs serve to take out what is public, for that needs no label.
+        The held-back inputs come last. All inputs serve to take out what is public, for that needs no label. What comes
+        back is how each reply's innovation is had on other inputs: coefficients of public moves, and how it is clipped.
         """
         p, moves = self._moves(rows, replies)
-        innovations = clipped([*self._innovations(p, public, moves).values()], self.most)
+        fits = self._fits(p, public, moves)
+        whole = [fits[agent].innovation(move) for agent, move in moves.items()]
+        innovations, self._before = clipped(whole, self.most), {}
         for agent, u in zip(moves, innovations, strict=True):
+            self._before[agent] = self._worth.get(agent)
             self._worth[agent] = worths(u, p) + self._worth.get(agent, 0.0)
         self._remember(moves)
-        self._priors.append((p[: -len(self._labels)] if len(p) > len(self._labels) else p).mean(0))
+        self._priors.append((p[: len(p) - len(self._labels)] if len(p) > len(self._labels) else p).mean(0))
         self._rows, self.rounds = p, self.rounds + 1
+        scales = [_length(u) / _length(w) if _length(w) else 1.0 for u, w in zip(innovations, whole, strict=True)]
+        return {agent: (fits[agent].coefficients(moves[agent]), s) for agent, s in zip(moves, scales, strict=True)}
+
+    def withdraw(self, agents: Iterable[str]) -> None:
+        """Take their replies out of the last round again: whoever is not to be examined after all."""
+        for agent in agents:
+            before = self._before.pop(agent, None)
+            self._worth.pop(agent, None)
+            self._worth |= {} if before is None else {agent: before}
 
     def remember(self, rows: npt.ArrayLike, replies: Mapping[str, npt.ArrayLike]) -> None:
         """A round that is not examined, such as the first: with `own_past` its moves are public when sent again."""
@@ -226,21 +158,28 @@ class Exam:
         for agent, move in moves.items() if self.own_past == "public" else ():
             self._past.setdefault(agent, []).append(move)
 
-    def _innovations(self, p: Floats, public: Floats, moves: Mapping[str, Floats]) -> dict[str, Floats]:
+    def _fits(self, p: Floats, public: Floats, agents: Iterable[str]) -> dict[str, Fit]:
+        """What is public for each: for all the same, and one's own past where that counts."""
         shared = fitted(p, public)
-        found = {}
-        for agent, move in moves.items():
-            past = self._past.get(agent, [])
-            fit = fitted(p, np.concatenate([public, np.stack(past, 2)], 2)) if past else shared
-            found[agent] = fit.innovation(move)
-        return found
+        pasts = {agent: self._past.get(agent, []) for agent in agents}
+        return {
+            agent: fitted(p, np.concatenate([public, np.stack(past, 2)], 2)) if past else shared
+            for agent, past in pasts.items()
+        }
 
     def sheet(self) -> Sheet:
         """What it comes to so far."""
-        n = len(self._labels)
         prior = np.mean(self._priors, 0) if self._priors else np.full(len(self.classes), 1 / len(self.classes))
-        worth = {agent: found[-n:] for agent, found in self._worth.items()}
-        return Sheet(self._labels, tuple(self.holders), tuple(self.classes), prior, worth, self.over)
+        return Sheet(tuple(self._worth), tuple(self.classes), prior, self.judgements(), self.over)
+
+    def judgements(self) -> tuple[Judgement, ...]:
+        """What each holder's examples say of everybody so far."""
+        return judged(self._labels, self.holders, len(self.classes), self.worth)
+
+    @property
+    def worth(self) -> dict[str, Floats]:
+        """What every held-back example would have said so far of everybody if its label were l, (n, L)."""
+        return {agent: found[len(found) - len(self._labels) :] for agent, found in self._worth.items()}
 
     def scores(self) -> Scores:
         """Everybody's sum over rounds so far (`Sheet.scores`)."""
@@ -258,9 +197,34 @@ class Exam:
         """
         if not self._worth:
             raise InputError("nobody has replied yet; what is at stake is known once a round was sat")
-        n, p = len(self._labels) if labels is None else labels, self._rows
-        spreads = [float(((p * b**2).sum(1) - (p * b).sum(1) ** 2).mean()) for b in self._worth.values()]
-        return sure * math.sqrt(max(spreads) / n)
+        n = len(self._labels) if labels is None else labels
+        return sure * max(self.deviations().values()) / math.sqrt(n)
+
+    def deviations(self) -> dict[str, float]:
+        """By how much one label's mark of everybody varies so far, if labels follow the broadcast's rows."""
+        p = self._rows
+        spreads = {a: float(((p * b**2).sum(1) - (p * b).sum(1) ** 2).mean()) for a, b in self._worth.items()}
+        return {agent: math.sqrt(max(spread, 0.0)) for agent, spread in spreads.items()}
+
+    def widest(self) -> dict[str, float]:
+        """The most that any input says of everybody so far, whatever its label is."""
+        return {agent: float(np.abs(said).max(initial=0.0)) for agent, said in self._worth.items()}
+
+
+def _length(innovation: Floats) -> float:
+    return float(np.linalg.norm(innovation))
+
+
+def _checked_labels(
+    labels: npt.ArrayLike, holders: Sequence[str | None], classes: Sequence[str]
+) -> npt.NDArray[np.int64]:
+    """Labels that somebody can be examined on, one for each holder; none where members keep theirs."""
+    found = np.asarray(labels) if len(holders) else np.zeros(np.shape(labels), np.int64)
+    if len(found) != len(holders):
+        raise InputError(f"{len(found)} labels have {len(holders)} holders; give one for each")
+    if found.dtype.kind not in "iu" or found.min(initial=0) < 0 or found.max(initial=0) >= len(classes):
+        raise InputError(f"a held-back label is not from 0 to {len(classes) - 1}; give a class number for each")
+    return found.astype(np.int64)
 
 
 @dataclass(frozen=True)
@@ -300,10 +264,10 @@ class ExamRecord(wire.Document, format=wire.EXAM):
     @classmethod
     def of(cls, exam: Exam, name: str, *, budget: str, full_marks: str, **terms: Any) -> ExamRecord:
         """The record of an exam that is over, paid by these terms (`payments.pay_marks`)."""
-        sheet = exam.sheet()
-        worth = {a: base64.b64encode(w.astype("<f8").tobytes()).decode("ascii") for a, w in sheet.worth.items()}
+        sheet, labels = exam.sheet(), np.asarray(exam.labels).tolist()
+        worth = {a: base64.b64encode(w.astype("<f8").tobytes()).decode("ascii") for a, w in exam.worth.items()}
         return cls(
-            name, tuple(sheet.labels.tolist()), sheet.holders, sheet.classes, tuple(sheet.prior.tolist()), worth,
+            name, tuple(labels), tuple(exam.holders), sheet.classes, tuple(sheet.prior.tolist()), worth,
             sheet.over, budget, full_marks, exposure=exam.exposure(), **terms,
         )  # fmt: skip
 
@@ -317,7 +281,8 @@ class ExamRecord(wire.Document, format=wire.EXAM):
                 f"the worths of exam {self.name!r} are not {shape} numbers; take the record anew"
             ) from None
         over: Any = self.over
-        return Sheet(np.array(self.labels), self.holders, self.classes, np.array(self.prior), worth, over)
+        found = judged(_checked_labels(self.labels, self.holders, self.classes), self.holders, len(self.classes), worth)
+        return Sheet(tuple(worth), self.classes, np.array(self.prior), found, over)
 
     def payments(self) -> Payments:
         """Who is paid what, a deposit that comes back included."""

@@ -31,11 +31,20 @@ def balanced(labels: npt.ArrayLike, prior: npt.ArrayLike) -> Floats:
     [0.6666666666666666, 0.6666666666666666, 0.6666666666666666, 2.0]
     """
     y, shares = np.asarray(labels), np.asarray(prior, dtype=np.float64)
-    counts = np.bincount(y, minlength=len(shares))
-    weight = np.where(counts > 0, shares / np.maximum(counts, 1), 0.0)[y]
-    weight = np.minimum(weight, _HEAVIEST * np.median(weight))
-    total = math.fsum(weight)
-    return np.asarray(weight * (len(y) / total) if total > 0 else np.zeros(len(y)))
+    return np.asarray(label_weights(np.bincount(y, minlength=len(shares)), shares)[y])
+
+
+def label_weights(counts: npt.ArrayLike, prior: npt.ArrayLike) -> Floats:
+    """The same by label, of which there are so many examples each.
+
+    >>> label_weights([3, 1], [0.5, 0.5]).tolist()
+    [0.6666666666666666, 2.0]
+    """
+    n, shares = np.asarray(counts), np.asarray(prior, dtype=np.float64)
+    weight = np.where(n > 0, shares / np.maximum(n, 1), 0.0)
+    weight = np.minimum(weight, _HEAVIEST * np.median(np.repeat(weight, n)))
+    total = math.fsum(n * weight)
+    return np.asarray(weight * (n.sum() / total) if total > 0 else np.zeros(len(n)))
 
 
 def worths(innovation: Floats, rows: npt.ArrayLike) -> Floats:

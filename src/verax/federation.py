@@ -38,6 +38,7 @@ from verax.broadcasts import Broadcasts
 from verax.echo import BUFFERS, KINSHIP
 from verax.errors import InputError, OptionError, VeraxError
 from verax.exam import ExamRecord
+from verax.examination import Book, Examination
 from verax.groups import APART
 from verax.memory import Memory
 from verax.outcome import Outcome, notices_of
@@ -60,7 +61,7 @@ from verax.reports import Reports, some
 from verax.rules import DEFAULT, resolve
 from verax.score import score
 from verax.sides import outsiders
-from verax.sitting import Examination, Sitting, gold_labels
+from verax.sitting import Sitting, gold_labels
 from verax.tables import write_atomically
 
 __all__ = [
@@ -73,6 +74,7 @@ ON_ALL_DROPPED = ("stop", "plain")
 PAID_OPTIONS = ("rule", "over", "sign", "floor")
 _NOTHING = np.zeros(0, np.int64)  # what is said of the pool by who was not asked
 _EVERY_ROUND = ("every", "exam")
+_UNTOLD = "examined; an exam is paid at its end, and tells no score before"
 _KEPT = {"first": 1, "every": 4, "report": 1, "exam": 4}  # how many broadcasts are remembered besides the very first
 
 
@@ -142,8 +144,8 @@ class Referee:
             raise OptionError("protocol='exam' and exam=Sitting(...) go together; give both or neither")
         if self.sides and self.protocol in _EVERY_ROUND:
             raise OptionError(f"sides are told in a first round, not under {self.protocol!r}; leave sides out")
-        if self.exam is not None and self.payroll is not None:
-            raise OptionError("an exam is paid once, at its end, by pay_exam; leave payroll out")
+        if self.payroll is not None and (self.exam is not None) != (self.payroll.full_marks is not None):
+            raise OptionError("an exam's payroll has full_marks=, its price, and no other has; see docs/exam.md")
         if self.on_all_dropped not in ON_ALL_DROPPED:
             raise OptionError(f"on_all_dropped is {self.on_all_dropped!r}; choose one of {', '.join(ON_ALL_DROPPED)}")
         self._averaging = Averaging(self.weights, self.sizes, self.cap, self.bar)
@@ -165,8 +167,12 @@ class Referee:
         self._question = Question(self.pool, self.predict, len(self.tasks), len(self.classes))
         self._examination = None
         if self.exam is not None:
+            book = None if self.payroll is None else Book(self.payroll, f"{self.name}-exam")
             self._question = self.exam.asked_beside(self._question)
-            self._examination = Examination(self.exam, self._question, self.classes)
+            reach = None if isinstance(self.exam.members, bool) else self.exam.members
+            self._examination = Examination(self.exam, self._question, self.classes, self._reports_of, book, reach)
+            if not self.exam.members:
+                self._examination.begin()
 
     @property
     def due(self) -> bool:
@@ -336,17 +342,21 @@ class Referee:
     def _resume(self) -> None:
         """Once, when the first model has been broadcast: take up the rounds that the ledger has of this name."""
         if not self._memory.resumed:
-            self._ahead = self._memory.resume(self._broadcasts)
+            if self._examination is not None:
+                self._examination.begin()
+            sat = {} if self._examination is None else self._examination.recorded
+            self._ahead = self._memory.resume(self._broadcasts, sat)
             self._memory.outcomes = [self._with_notices(o, o.models) for o in self._memory.outcomes]
             self.outcomes[:0] = self._memory.outcomes
 
     def _scored_round(self, received: Received) -> Outcome:
         works, dropped = received.works, received.dropped
         if self._examination is not None:
-            imitated = self.imitate(self._broadcasts.models) if self.imitate is not None else ()
             sent = self._broadcasts
-            marked = self._examination.sit(sent.models, works, imitated, sent.still, self.seed)
-            return Outcome(self.number, marked, dropped=dropped)
+            imitated = self.imitate(sent.models) if self.imitate is not None else ()
+            unpaid = self._examination.sit(sent.models, works, imitated, sent.still, self.seed, self.number)
+            found, stakes = self._examination.scores(), self._examination.stakes_needed()
+            return Outcome(self.number, found, dropped=dropped, unpaid=unpaid, stakes=stakes, untold=_UNTOLD)
         if len(works) < 2:
             raise InputError(f"{len(works)} replies can be scored; two at least are needed")
         reports = self._reports_of(works)
@@ -367,19 +377,34 @@ class Referee:
         signal = None if public is None else tuple(map(tuple, public.tolist()))
         return self._paid_round(reports, received, unpaid, public=signal)
 
-    def pay_exam(self, budget: str, full_marks: str, *, deposit: str | None = None, **terms: Any) -> Payments:
+    def begin_exam(self) -> None:
+        """Before anybody trains: members promise what they hold back, and the exam is opened in the ledger."""
+        if self._examination is None:
+            raise OptionError("there is no exam to be paid for; give protocol='exam' and exam=Sitting(...)")
+        self._examination.begin()
+
+    def pay_exam(
+        self, budget: str | None = None, full_marks: str | None = None, *, deposit: str | None = None, **terms: Any
+    ) -> Payments:
         """What the exam pays over all rounds so far: a score of `full_marks` earns budget/K, and more earns no more.
 
         One gate stands before all, or with a `deposit` pay is signed (`payments.pay_marks`). Copies are paid as one,
-        and a share of what a member earns that examines rides on agreeing with the other examiners.
+        and a share of what a member earns that examines rides on agreeing with the other examiners. With a payroll
+        nothing is given here: its terms pay, out of the ledger, once.
         """
-        return self.exam_record(budget, full_marks, deposit=deposit, **terms).payments()
+        self.begin_exam()
+        assert self._examination is not None
+        paid, settled = self._examination.settle(budget, full_marks, deposit=deposit, **terms)
+        if settled is not None and all(o.payments is None for o in self.outcomes):
+            told = Outcome(self.number, settled.scores, settled.amounts, round=f"{self.name}-exam", payments=paid)
+            self.outcomes.append(self._with_notices(told, {}))
+        return paid
 
     def exam_record(self, budget: str, full_marks: str, **terms: Any) -> ExamRecord:
         """The document that these payments follow from, for whoever wants to compute them again (`exam.ExamRecord`)."""
         if self._examination is None:
             raise OptionError("there is no exam to be paid for; give protocol='exam' and exam=Sitting(...)")
-        return self._examination.record(self.name, self._reports_of, budget, full_marks, **terms)
+        return self._examination.record(self.name, budget, full_marks, **terms)
 
     def _paid_round(self, reports: Reports, received: Received, unpaid: Mapping[str, str], **asked: Any) -> Outcome:
         """The round of these reports in the ledger, from its beginning to its settlement."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
+from types import MappingProxyType
 from typing import Any
 
 import numpy.typing as npt
@@ -47,10 +48,11 @@ class Memory:
         self._noted: set[str] = set()  # who is in the ledger as told
         self._kept = KeptModels(None)
 
-    def resume(self, broadcasts: Broadcasts) -> int:
+    def resume(self, broadcasts: Broadcasts, sat: Mapping[str, int] = MappingProxyType({})) -> int:
         """Once, when the first model has been broadcast: take up what is of this name; how many rounds went before.
 
-        A broadcast that is one of theirs begins that round again; any other begins the one after the last.
+        A broadcast that is one of theirs begins that round again; any other begins the one after the last. `sat`: the
+        rounds of an exam that are recorded, by what was broadcast in them.
         """
         if self.payroll is None or self.resumed:
             return 0
@@ -60,12 +62,13 @@ class Memory:
         for b in begun:
             if b.settled is not None:
                 self._take_up(b)
-        if not self.outcomes:
+        known = {b.broadcast: b.number for b in reversed(begun)} | dict(sat)
+        if not self.outcomes and not sat:
             self._kept.forget_all_but(())
             return 0
-        known = {b.broadcast: b.number for b in reversed(begun)}
-        number = known.get(broadcasts.first_digest, max(o.server_round for o in self.outcomes) + 1)
-        broadcasts.informed |= broadcasts.first_digest != begun[0].broadcast
+        played = [o.server_round for o in self.outcomes] + [*sat.values()]
+        number = known.get(broadcasts.first_digest, max(played) + 1)
+        broadcasts.informed |= broadcasts.first_digest != min(known, key=lambda digest: known[digest])
         self.workers = self._models(name for name in self._kept.names if name.startswith(_WORKER))
         if number > 1:
             earlier = self._models(_numbered(n) for n in range(number - self._lasting, number))

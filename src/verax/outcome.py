@@ -18,6 +18,8 @@ class Outcome:
     Where there is a payroll, scores, payments and copies are those of the round's settlement. `shares`: what each
     reply counts for in the average, where that was asked for. `notices`: what each client is to be told, by its name.
     `models`: the replies' digests in a paid round. `before`: who was paid before for what newcomers are scored beside.
+    `stakes`: in an exam with signed pay, what bad luck can take of each with the labels at hand, in minor units, which
+    is held of its account. `untold`: what clients are told in place of a score, where they are not to know it yet.
 
     >>> Outcome(1, None, dropped={"eve": "no reply"}).reasons()
     {'eve': 'dropped: no reply'}
@@ -36,6 +38,8 @@ class Outcome:
     notices: dict[str, Notice] = field(default_factory=dict)
     models: dict[str, str] = field(default_factory=dict)
     before: tuple[str, ...] = ()
+    stakes: dict[str, int] = field(default_factory=dict)
+    untold: str = ""
 
     def table(self) -> str:
         """The round as text, one line a client."""
@@ -49,6 +53,9 @@ class Outcome:
         left = {agent: why for agent, why in left.items() if agent not in {s.agent for s in ranked}}
         left |= {agent: f"dropped: {why}" for agent, why in self.dropped.items()}
         lines += [self._line(agent, why) for agent, why in left.items()]
+        if self.stakes:
+            most = max(self.stakes, key=lambda agent: self.stakes[agent])
+            lines.append(f"stake needed for the labels at hand: at most {self.stakes[most]} ({most})")
         return "\n".join([*lines, *(self.scores.warnings if self.scores else ())])
 
     def _line(self, agent: str, note: str, number: str = "-", error: str = "-") -> str:
@@ -64,7 +71,7 @@ class Outcome:
         """Why each client is paid what it is, or nothing, in a sentence; `others` are more that took part."""
         found = dict.fromkeys(others, self._unscored)
         found |= dict.fromkeys(self.amounts, "there is nobody to score it against")
-        found |= {s.agent: self._score_in_words(s) for s in self.scores or ()}
+        found |= {s.agent: self.untold or self._score_in_words(s) for s in self.scores or ()}
         for copy in self.copies:
             if copy.agent in found:
                 found[copy.agent] += f"; {copy.why}"
@@ -93,7 +100,7 @@ def notices_of(
     >>> notices_of(Outcome(3, None, dropped={"eve": "no reply"}), "plants", {}, {})["eve"].number
     3
     """
-    scores = {s.agent: s for s in outcome.scores or ()}
+    scores = {} if outcome.untold else {s.agent: s for s in outcome.scores or ()}
     currency = None if outcome.payments is None else outcome.payments.currency
     found = {}
     for agent, why in sorted(outcome.reasons(models).items()):

@@ -34,6 +34,8 @@ from verax.schemes import (
 )
 from verax.score import Score, Scores
 
+Amount = str | int | Decimal  # in major units
+
 
 @dataclass(frozen=True)
 class Payment:
@@ -203,7 +205,7 @@ def pay_marks(
     *,
     budget: str | int | Decimal,
     full_marks: Number,
-    deposit: str | int | Decimal | None = None,
+    deposit: Amount | Mapping[str, Amount] | None = None,
     exposure: float = 0.0,
     sure: float = 3.0,
     currency: str = "EUR",
@@ -214,10 +216,11 @@ def pay_marks(
     """Pay the scores of an exam at a fixed price: `full_marks` of score earn budget/K, and more earns no more.
 
     Without `deposit` one gate stands before all: a score is paid if it is `sure` errors above 0. With it pay is signed:
-    everybody has handed in `deposit`, and gets it back with what the score earns added or taken off, so noise earns 0
-    in the mean however few labels there are; a deposit that does not cover `exposure` (`exam.Exam.exposure`, a score)
-    is refused. Of a member who examines, the part `riding` of what it earns is paid as far as its labels agree with the
-    others' (`agreement`, `exam.Exam.agreement`). Each of the `clusters` is paid as one participant.
+    everybody has handed in `deposit` (one amount for all, or everybody's own by name), and gets it back with what the
+    score earns added or taken off, so noise earns 0 in the mean however few labels there are; a deposit that does not
+    cover `exposure` (`exam.Exam.exposure`, a score) is refused. Of a member who examines, the part `riding` of what it
+    earns is paid as far as its labels agree with the others' (`agreement`, `exam.Exam.agreement`). Each of the
+    `clusters` is paid as one participant.
 
     >>> from verax.plan import Mechanism
     >>> found = Scores(Mechanism("exam", "truth", "mean", None, True), 50, ("no", "yes"), (
@@ -233,14 +236,15 @@ def pay_marks(
     _check_scores(scores)
     places = scale_of(currency)
     total, top = minor_units(budget, places, currency), exact(full_marks, "full_marks")
-    held = 0 if deposit is None else minor_units(deposit, places, currency, "deposit")
-    if total <= 0 or top <= 0 or held < 0:
+    held = _held(scores, deposit, places, currency)
+    if total <= 0 or top <= 0 or min(held.values()) < 0:
         raise OptionError(f"budget {budget}, full_marks {full_marks}, deposit {deposit}; give amounts above 0")
     groups = _paid_groups(scores, _groups_of(scores, clusters))
     each = Fraction(total, len(groups))
-    if deposit is not None and (needed := math.ceil(each * Fraction(exposure) / top)) > held:
+    least = min(held.values())
+    if deposit is not None and (needed := math.ceil(each * Fraction(exposure) / top)) > least:
         raise OptionError(
-            f"the deposit is {major_text(held, places)} and bad luck can take {major_text(needed, places)}; "
+            f"the deposit is {major_text(least, places)} and bad luck can take {major_text(needed, places)}; "
             f"ask for {major_text(needed, places)}, or examine on more labels"
         )
     gate = sure if deposit is None else None
@@ -248,16 +252,23 @@ def pay_marks(
     for group in groups:
         alike = tuple(sorted(s.agent for s in group))
         value = max((_marked_value(s, gate) for s in group), default=Fraction(0))
-        earned = each * min(Fraction(1), max(value / top, -held / each))
+        earned = each * min(Fraction(1), max(value / top, -min(held[agent] for agent in alike) / each))
         kept = min((Fraction((agreement or {}).get(agent, 1.0)) for agent in alike), default=Fraction(1))
         earned -= max(earned, Fraction(0)) * exact(riding, "riding") * (1 - kept)
         one = Participant(alike[0], alike, alike, value, 0.0)
-        paid |= {agent: amount + held for agent, amount in split_equally(one, math.floor(earned))}
-    pot = total + held * len(scores.scores)
+        paid |= {agent: amount + held[agent] for agent, amount in split_equally(one, math.floor(earned))}
+    pot = total + sum(held.values())
     due = tuple(Payment(s.agent, max(paid[s.agent], 0)) for s in scores.scores)
     rest = pot - sum(p.amount for p in due)
     notes = tuple(_told_of_marks(scores, paid, held, gate, places, currency))
     return Payments("marks" if deposit is None else "signed", currency, places, pot, rest, due, notes)
+
+
+def _held(scores: Scores, deposit: Amount | Mapping[str, Amount] | None, places: int, currency: str) -> dict[str, int]:
+    """Everybody's deposit in minor units."""
+    if not isinstance(deposit, Mapping):
+        deposit = dict.fromkeys((s.agent for s in scores.scores), 0 if deposit is None else deposit)
+    return {s.agent: minor_units(deposit.get(s.agent, 0), places, currency, "deposit") for s in scores.scores}
 
 
 def _marked_value(s: Score, gate: float | None) -> Fraction:
@@ -268,14 +279,16 @@ def _marked_value(s: Score, gate: float | None) -> Fraction:
 
 
 def _told_of_marks(
-    scores: Scores, paid: Mapping[str, int], held: int, gate: float | None, places: int, currency: str
+    scores: Scores, paid: Mapping[str, int], held: Mapping[str, int], gate: float | None, places: int, currency: str
 ) -> Iterator[str]:
     unsure = [s.agent for s in scores.scores if s.score is not None and not _marked_value(s, gate)]
     if gate is not None and unsure:
         yield f"Paid nothing, for not {gate:g} standard errors above 0: {some(unsure)}."
     if gate is None:
-        lost = [agent for agent, amount in paid.items() if amount < held]
-        yield f"Everybody's {major_text(held, places)} {currency} of deposit is part of what is paid back."
+        lost = [agent for agent, amount in paid.items() if amount < held[agent]]
+        amounts = sorted({*held.values()})
+        said = " to ".join(major_text(amount, places) for amount in amounts[:1] + amounts[1:][-1:])
+        yield f"Everybody's {said} {currency} of deposit is part of what is paid back."
         yield from [f"Paid less than their deposit: {some(lost)}."] if lost else []
 
 

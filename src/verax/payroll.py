@@ -17,6 +17,10 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from verax import wire
+from verax.errors import OptionError
+from verax.examined import Terms
+from verax.examiners import Over
+from verax.judgements import SURE
 from verax.kept import KeptModels
 from verax.keys import OPERATOR
 from verax.money import major_text, minor_units, scale_of
@@ -31,6 +35,7 @@ if TYPE_CHECKING:
     from verax.ledger import Journal
 
 _BEGUN, _ASKED, _TOLD = "begun", "asked", "told"
+_NOT_OF_A_ROUND = ("db", "full_marks", "signed", "riding")
 
 
 @dataclass(frozen=True)
@@ -38,7 +43,9 @@ class Payroll:
     """Where payments are recorded, and how much each scored round pays.
 
     `db` is an SQLite file or a database URL; `copies` pays clients that are copies of one another as one;
-    `significance` pays only scores that many standard errors above 0.
+    `significance` pays only scores that many standard errors above 0. For protocol `exam`, which pays the budget once:
+    `full_marks` is the score that earns a full share; with `signed` scores are paid as they are, also below 0, out of
+    stakes that are held of clients' accounts; `riding` is the part of an examiner's pay that rides on agreeing.
 
     >>> Payroll("rounds.db", budget="100.00").currency
     'EUR'
@@ -51,14 +58,30 @@ class Payroll:
     min_tasks: int = 30
     copies: bool = True
     significance: float | None = 3.0
+    full_marks: str | None = None
+    signed: bool = False
+    riding: str = "0.2"
 
     def __post_init__(self) -> None:
         minor_units(self.budget, scale_of(self.currency), self.currency)  # refused before anybody trains for it
 
     def spec(self, name: str, **asked: Any) -> Spec:
         """The round of that name which this payroll pays for."""
-        own = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "db"}
+        own = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in _NOT_OF_A_ROUND}
         return Spec(name, **(own | asked))
+
+    def exam_terms(self, over: Over, commitments: dict[str, str]) -> Terms:
+        """What an exam is opened with.
+
+        >>> Payroll("rounds.db", budget="100.00", full_marks="0.05").exam_terms("mean", {}).sure
+        3.0
+        """
+        if self.full_marks is None:
+            raise OptionError("an exam needs a price: give Payroll(..., full_marks=) the score that earns a full share")
+        sure = SURE if self.significance is None and self.signed else self.significance or 0.0
+        terms = Terms(self.full_marks, self.signed, over, sure, self.riding, commitments)
+        terms.check()
+        return terms
 
     @cached_property
     def rounds(self) -> Rounds:

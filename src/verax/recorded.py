@@ -12,6 +12,7 @@ from urllib.parse import quote
 
 from verax.answered import Answers, content_said, problems_of, refuse_other_inputs
 from verax.errors import ConflictError, InputError, LedgerError, NotFoundError
+from verax.examined import Sat
 from verax.keys import OPERATOR, Key, Keyring, is_signed
 from verax.ledger import HOUSE, Entry, Journal, Transfer
 from verax.sealed import Submission, spec_of, with_truth
@@ -140,12 +141,14 @@ class RecordedRound:
         return "truth" in self.opened or self.opened["spec"].get("truth") is not None
 
     def taken(self) -> list[tuple[str, Any]]:
-        """The submissions that count, as recorded: of a market's steps all, else each agent's last, as they came.
+        """The submissions that count, as recorded: all of a market or an exam, else each agent's last, as they came.
 
         Where a batch does not ask who was first they go by name, and so does the root of what was sealed. What a survey
         was answered follows the steps of its market.
         """
         taken = [(body["agent"], body) for body in self.journal.said(self.name, "submit")]
+        if self.spec.exam is not None:
+            return taken
         steps = [each for each in taken if self.spec.is_market and not each[1].get("survey")]
         standing: dict[str, Any] = {}
         for agent, body in taken:
@@ -167,7 +170,7 @@ class RecordedRound:
             return "nobody in the survey without a step in the market, so that none can be drawn"
         if spec.is_market and not steps:
             return "no step in the market"
-        if not spec.is_market and len(taken) < 2 and not (self.has_truth or spec.unpaid):
+        if spec.kind == "batch" and len(taken) < 2 and not (self.has_truth or spec.unpaid):
             return "one submission and no truth to score it by"
         return ""
 
@@ -208,6 +211,8 @@ class RecordedRound:
             made = Submission.from_json(entry.said)
             if not is_signed(made.signed_part(self.opened), made.key, made.signature):
                 yield f"entry {entry.seq}, the submission of {made.agent!r}, is not signed by its key"
+            if self.spec.exam is not None and made.key != operator:
+                yield f"entry {entry.seq}, {made.agent} of the exam, is not recorded by the operator who opened it"
             if holders.setdefault(made.agent, made.key) != made.key:
                 yield f"entry {entry.seq} replaces a submission of {made.agent!r} by another key's"
             count[made.agent] += 1
@@ -251,6 +256,10 @@ class RecordedRound:
             raise LedgerError(f"the submissions of round {self.name!r} are not those that were sealed; nothing is paid")
         return spec, [(a, c) for a, c in opened if c is not None], secret, root
 
+    def contents(self) -> list[tuple[str, Content | None]]:
+        """What was handed in to an exam so far, opened with its secret."""
+        return [(agent, self._content_of(body, self.secret, None)) for agent, body in self.taken()]
+
     def _content_of(self, body: Any, secret: str, answers: Answers | None) -> Content | None:
         """What was handed in; None where it is not what was committed to, by whoever keeps the journal."""
         agent = body["agent"]
@@ -267,8 +276,10 @@ class RecordedRound:
         opened = found.opened(secret)
         try:
             assert opened is not None
-            reports_of(self.spec, [(agent, opened[0])])
+            check_content(self.spec, agent, opened[0])
         except (AssertionError, InputError, KeyError, TypeError, ValueError):
+            if self.spec.exam is not None:
+                return None  # signed by the operator, who has not recorded what it committed to
             opened = nothing_said(self.spec), ""  # signed by its agent, who has to bear that it says nothing
         return {**opened[0], "survey": True} if found.survey else opened[0]
 
@@ -293,6 +304,16 @@ class RecordedRound:
                 found[(e.credit if gained else e.debit).removeprefix("agent:")] += e.amount if gained else -e.amount
         return found
 
+    def staked(self, agent: str) -> int:
+        """What is held of an agent for this round, released or not."""
+        return sum(e.amount or 0 for e in self.journal.entries(self.name, "pending") if e.debit == f"agent:{agent}")
+
+    def hold_stake(self, agent: str, amount: int) -> Entry:
+        mine = f"{self.name}:stake:{quote(agent, safe='')}:"
+        number = self.journal.count(self.name, "pending", mine) + 1
+        sides = f"agent:{agent}", self.escrow, amount
+        return self.journal.hold(Transfer(f"{mine}{number}", *sides, "stake", self.name, self.spec.currency))
+
     def release_stakes(self) -> None:
         for e in list(self.journal.entries(self.name, "pending")):
             self.journal.void(f"{e.id}:release", e.id)
@@ -305,6 +326,14 @@ class RecordedRound:
 def opener_of_models(operator: Key, round: str, opened: Mapping[str, Any]) -> str:
     """What opens a round's models: nobody can tell it but who holds the operator's key."""
     return operator.mark(["models", round, opened["secret_hash"]])
+
+
+def check_content(spec: Spec, agent: str, content: Any) -> None:
+    """Refuse what could not be settled: of a batch or a market a report, of an exam a round that was sat."""
+    if spec.exam is not None:
+        Sat.from_json(content)
+    else:
+        reports_of(spec, [(agent, content)])
 
 
 def secret_name(round: str, secret_hash: str) -> str:

@@ -3,6 +3,7 @@
     state     step      becomes   who
     open      fund      open      the operator sets the budget aside
     open      submit    open      an agent hands in a report; the last one before sealing counts
+                                  in an exam the operator records the rounds that were sat
     open      seal      sealed    nothing more is taken; the root of all commitments is fixed
     sealed    score     scored    scores and payments, a pure function of the sealed transcript
     scored    settle    settled   one transaction posts every payment and returns the residue
@@ -24,7 +25,7 @@ what follows an id is made of words of ours and of texts of users, which are quo
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -41,16 +42,17 @@ from verax.answered import (
     refuse_other_inputs,
 )
 from verax.errors import ConflictError, InputError, LedgerError
+from verax.examined import Sat
 from verax.keys import Key, Keyring
 from verax.ledger import HOUSE, Entry, Head, Journal, Ledger, Transfer
 from verax.log import Checkpoint, Proof
 from verax.models.prediction import Model, input_arrays
 from verax.receipts import receipt_of
-from verax.recorded import TRANSITIONS, RecordedRound, Transcript, opener_of_models, secret_name
+from verax.recorded import TRANSITIONS, RecordedRound, Transcript, check_content, opener_of_models, secret_name
 from verax.reports import Reports
 from verax.sealed import Submission, opened_record, opening_problems, spec_of
 from verax.spec import Spec, digest_of
-from verax.transcript import Settlement, check_spec, commitment, content_of, reports_of, settlement
+from verax.transcript import Settlement, check_spec, commitment, content_of, settlement
 
 __all__ = [
     "TRANSITIONS",
@@ -177,11 +179,47 @@ class Rounds:
         with self._writing(round) as this:
             content = content_to_take(report, this.spec)
             if this.spec.asks is None:
-                reports_of(this.spec, [(agent, content)])  # what could not be settled is refused now
+                check_content(this.spec, agent, content)  # what could not be settled is refused now
             signed_by = signer or this.operator
             number = this.handed_in(agent) + 1
             made = Submission.of(this.opened, agent, number, content, signed_by, survey=survey)
             return self._take(this, made, key, signed_by.mark([this.opened["digest"], agent, content]))
+
+    def stake(self, round: str, needed: Mapping[str, int]) -> dict[str, int]:
+        """In an exam with signed pay, hold of every agent's account what is needed in all and not held yet.
+
+        What each account has left where that is too little; of those nothing more is held.
+        """
+        short = {}
+        with self._writing(round) as this:
+            this.require("submit")
+            for agent, amount in sorted(needed.items()):
+                missing, left = amount - this.staked(agent), this.available(f"agent:{agent}")
+                if missing > left:
+                    short[agent] = left
+                elif missing > 0:
+                    this.hold_stake(agent, missing)
+        return short
+
+    def sit(self, round: str, sat: Sat) -> Receipt:
+        """Record a round of an exam, sealed as reports are; stakes are those that are held. The first record stands."""
+        with self._writing(round) as this:
+            if this.spec.exam is None:
+                raise ConflictError(f"round {round!r} is no exam; hand in reports")
+            name, key = f"round {sat.number}", this.operator
+            if (known := this.journal.get(f"{round}:submit:{quote(name, safe='')}:1")) is not None:
+                return self._receipt(this, Submission.from_json(known.said), "", known)
+            agents = sorted({*sat.deviations})
+            held = {agent: this.staked(agent) for agent in agents} if this.spec.exam.signed else {}
+            content = replace(sat, stakes=held).to_json()
+            check_content(this.spec, name, content)
+            made = Submission.of(this.opened, name, 1, content, key)
+            return self._take(this, made, "1", key.mark([this.opened["digest"], name, content]))
+
+    def sat(self, round: str) -> list[Sat]:
+        """The rounds of an exam that are recorded, for the operator who holds the secret."""
+        with self._reading(round) as this:
+            return [Sat.from_json(content) for _, content in this.contents()]
 
     def take(self, submission: Submission, *, key: str | None = None) -> Receipt:
         """Take a report that was sealed and signed elsewhere; what is in it nobody sees before the round is sealed."""
@@ -207,7 +245,10 @@ class Rounds:
             raise ConflictError(f"{seen}; sign it anew as number {count + 1}")
         if this.spec.quota is not None and count >= this.spec.quota:
             raise ConflictError(f"{agent!r} has handed in {count} times, which is all that round {round!r} takes")
-        admission.admit(this, agent, made.key)
+        if this.spec.exam is None:
+            admission.admit(this, agent, made.key)
+        elif made.key != this.opened["operator"]:
+            raise ConflictError(f"round {round!r} is an exam, which its operator records; reply to the federation")
         if made.survey:
             self._take_place(this, agent)
         elif this.spec.is_market:

@@ -7,23 +7,40 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from verax.audit.copies import copies
-from verax.echo import Weights, perturbed, stepped
+from verax.echo import Weights
 from verax.errors import InputError, OptionError
-from verax.exam import Exam, ExamRecord, HeldBack
+from verax.exam import Exam, HeldBack
 from verax.examiners import Over
-from verax.innovations import public_moves
-from verax.payments import clusters_of
-from verax.received import Model, Question, Work
-from verax.reports import Reports
-from verax.score import Scores
+from verax.judgements import Judgement
+from verax.marking import Paper, public_models
+from verax.received import Model, Question
 
-_STEPS, _NOISE = (0.5, 1.0, 2.0), (0.05, 0.15, 0.4, 1.0)
+
+@dataclass(frozen=True)
+class Promise:
+    """What a member commits to before the first round: the hash of its examples (`exam.HeldBack`), and how many.
+
+    >>> Promise("ab" * 32, 190).examples
+    190
+    """
+
+    commitment: str
+    examples: int
+
+
+class Members(Protocol):
+    """How members are reached who examine others on labels that they keep; an adapter is one."""
+
+    def promises(self) -> Mapping[str, Promise]:
+        """What each commits to, by name, before the first round."""
+
+    def judgements(self, papers: Mapping[str, Paper]) -> Mapping[str, Judgement]:
+        """What each says of the paper made for it; who does not answer is left out."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,9 +48,11 @@ class Sitting:
     """The labelled examples that a federation's replies are examined on, held back from training.
 
     They come from members, as dues that each hands to the server and is not examined on itself, or are the server's
-    own (`holder` None). `promised`: what each holder committed to before the first round, and its salt; examples that
-    are others than promised are refused. `over` and `own_past` are those of `exam.Exam`. `copies`: how many noised
-    copies of the broadcast count as public at each level.
+    own (`holder` None). With `members` they keep theirs and mark each other: a way to reach them, or True where an
+    adapter has one. `promised`: what each holder committed to before the first round, and its salt; examples that
+    are others than promised are refused. `over` and `own_past` are those of `exam.Exam`; by default "median" where
+    members mark, who may lie about marks too, and else "trusted". `copies`: how many noised copies of the broadcast
+    count as public at each level.
 
     >>> held = HeldBack(np.zeros((2, 3)), [0, 1], "ann")
     >>> sitting = Sitting([held], promised={"ann": (held.commitment("salt"), "salt")})
@@ -41,16 +60,19 @@ class Sitting:
     ()
     """
 
-    held: Sequence[HeldBack]
+    held: Sequence[HeldBack] = ()
     _: KW_ONLY
-    over: Over = "trusted"
+    members: bool | Members = False
+    over: Over | None = None
     own_past: Literal["public"] | None = None
     promised: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     copies: int = 8
 
     def __post_init__(self) -> None:
-        if not self.held:
+        if not self.held and not self.members:
             raise InputError("no examples are held back; give some of the members', or some of the server's own")
+        if self.members and self.own_past is not None:
+            raise OptionError("members have not seen a client's own past, and cannot take it out; leave own_past out")
         for examples in self.held:
             promise, salt = self.promised.get(examples.holder or "", ("", ""))
             if promise and not examples.keeps(promise, salt):
@@ -63,11 +85,26 @@ class Sitting:
         """How many examples are held back in all."""
         return sum(len(examples.inputs) for examples in self.held)
 
+    @property
+    def together(self) -> Over:
+        """How examiners are put together: those who are trusted; the median where they send marks of their own."""
+        return self.over or ("median" if self.members else "trusted")
+
+    def commitments(self, salt_of: Callable[[str], str]) -> dict[str, str]:
+        """What each holder of the examples at hand has committed to, "" the server; who has not, is committed here."""
+        found: dict[str, str] = {}
+        for examples in self.held:
+            holder = examples.holder or ""
+            promise, _ = self.promised.get(holder, ("", ""))
+            said = promise or examples.commitment(salt_of(holder))
+            found[holder] = f"{found[holder]} {said}" if holder in found else said
+        return found
+
     def exam(self, classes: Sequence[str]) -> Exam:
         """An exam on these labels, that nobody has sat yet."""
-        labels = np.concatenate([np.asarray(examples.labels) for examples in self.held])
+        labels = np.concatenate([np.zeros(0, np.int64), *(np.asarray(examples.labels) for examples in self.held)])
         holders = [examples.holder for examples in self.held for _ in range(len(examples.inputs))]
-        return Exam(labels, holders, classes, over=self.over, own_past=self.own_past)
+        return Exam(labels, holders, classes, over=self.together, own_past=self.own_past)
 
     def asked_beside(self, question: Question) -> Question:
         """The question put to every model, with the held-back inputs asked after the pool, as one table."""
@@ -81,51 +118,8 @@ class Sitting:
     def public_models(
         self, broadcasts: Sequence[Weights], still: Collection[int], seed: int
     ) -> list[Sequence[Weights]]:
-        """What anybody can make of the broadcasts: those before the last, steps on from them, noised copies of it."""
-        *_, now = broadcasts
-        earlier, rng = list(broadcasts[:-1][:-3:-1]), np.random.default_rng(seed)
-        steps = [[stepped(now, earlier[0], step, still)] for step in _STEPS] if earlier else []
-        noised = [[perturbed(now, level, rng, still) for _ in range(self.copies)] for level in _NOISE]
-        return [*([model] for model in earlier), *steps, *noised]
-
-
-class Examination:
-    """One federation's exam as it goes on: round by round it is sat, and at its end it is paid for."""
-
-    def __init__(self, sitting: Sitting, question: Question, classes: Sequence[str]) -> None:
-        self.sitting, self.question = sitting, question
-        self.exam, self.last = sitting.exam(classes), list[Work]()
-
-    def sit(
-        self,
-        broadcasts: Sequence[Model],
-        works: Sequence[Work],
-        imitations: Sequence[Sequence[Model]],
-        still: Collection[int],
-        seed: int,
-    ) -> Scores:
-        """Everybody's scores so far, these replies to the last of the broadcasts examined too."""
-        names = list(broadcasts[-1])
-        made = self.sitting.public_models([list(model.values()) for model in broadcasts], still, seed)
-        groups = [*([dict(zip(names, w, strict=True)) for w in group] for group in made), *imitations]
-        now = self.question.tried_on(broadcasts[-1])
-        if now.ndim == 1:
-            raise OptionError("an exam needs probabilities; predict gives labels only")
-        public = [np.asarray(sum(map(self.question.tried_on, group)) / len(group)) for group in groups if group]
-        self.exam.sit(now, public_moves(now, public), {work.agent: work.said for work in works})
-        self.last = list(works)
-        return self.exam.scores()
-
-    def record(
-        self, name: str, reports_of: Callable[[Sequence[Work]], Reports], budget: str, full_marks: str, **terms: Any
-    ) -> ExamRecord:
-        """All that the payments of the rounds so far follow from; copies in the last of them are paid as one."""
-        twins = copies(reports_of(self.last), 0.95) if len(self.last) > 1 else []
-        alike = [c for c in twins if c.verdict == "fails"]
-        groups = tuple(tuple(sorted(group)) for group in clusters_of(alike)) if alike else ()
-        promises = {holder: promise for holder, (promise, _) in self.sitting.promised.items()}
-        asked = {"budget": budget, "full_marks": full_marks, "clusters": groups, "commitments": promises, **terms}
-        return ExamRecord.of(self.exam, name, **asked)
+        """What anybody can make of the broadcasts (`marking.public_models`)."""
+        return public_models(broadcasts, still, seed, self.copies)
 
 
 def gold_labels(

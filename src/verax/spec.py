@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from verax import wire
 from verax.errors import InputError
+from verax.examined import Terms
 from verax.market import bounds, stake
 from verax.models.asked import Asks
 from verax.money import minor_units, scale_of
@@ -22,7 +23,7 @@ from verax.plan import Mechanism
 from verax.rules import DEFAULT, Rule, load
 
 FIRST, CLUSTERS = "first", "clusters"
-KINDS = ("survey", "hybrid", "batch", "market")
+KINDS = ("survey", "hybrid", "exam", "batch", "market")
 SURVEYED = ("survey", "hybrid")
 _LISTS = ("tasks", "classes", "truth", "public", "unpaid", "references")
 
@@ -33,11 +34,12 @@ class Spec(wire.Document):
 
     `kind` is batch, market (closed by the truth), survey (a market closed by one drawn of those surveyed beside it, at
     most `places`, who are paid for their scores beside each other; Algorithm 2) or hybrid (closed by the truth where it
-    is known, and by that survey elsewhere). `weight` is Algorithm 2's lambda: what the market pays for a unit of score,
-    in what the survey pays for it; with `keep_both` who is in both is drawn from too. `rule` is a name, or your own as
-    module:function, importable where the round is run. `truth` (a class number a task, -1 unknown) and `public` (a
-    stratum, or a list of numbers, a task) are optional; `scale` is what a market, or a survey, pays for one unit of
-    score, in major units: the budget, with a survey as much as the budget covers, if not given.
+    is known, and by that survey elsewhere), or exam, which a federation opens with terms in `exam` and no tasks.
+    `weight` is Algorithm 2's lambda: what the market pays for a unit of score, in what the survey pays for it; with
+    `keep_both` who is in both is drawn from too. `rule` is a name, or your own as module:function, importable where the
+    round is run. `truth` (a class number a task, -1 unknown) and `public` (a stratum, or a list of numbers, a task) are
+    optional; `scale` is what a market, or a survey, pays for one unit of score, in major units: the budget, with a
+    survey as much as the budget covers, if not given.
 
     Agents that are copies of one another are paid once: by `copies` the "first" to commit and the others nothing, or
     with True in equal parts; with "clusters" so is whoever shares errors (`verax.independence`); with False each is
@@ -83,6 +85,7 @@ class Spec(wire.Document):
     weight: float | None = wire.if_given(None)
     keep_both: bool = wire.if_given(False)
     asks: Asks | None = wire.if_given(None)
+    exam: Terms | None = wire.if_given(None)
 
     def __post_init__(self) -> None:
         for name in _LISTS:
@@ -132,7 +135,7 @@ class Spec(wire.Document):
     @property
     def is_market(self) -> bool:
         """Whether submissions come in order, each paid for what it adds."""
-        return self.kind != "batch"
+        return self.kind not in ("batch", "exam")
 
     @property
     def is_surveyed(self) -> bool:

@@ -24,6 +24,7 @@ from verax.audit.copies import copies
 from verax.audit.independence import independence
 from verax.copies import CONFIDENCE
 from verax.errors import InputError
+from verax.examined import Sat, Terms, results, stakes_of
 from verax.groups import clusters_of, joined
 from verax.keys import checked_public
 from verax.market import Market, Submissions, Survey, draw, market, survey_bound
@@ -43,7 +44,8 @@ class Settlement(wire.Document):
 
     `scores` are those that were paid by: Scores, in a market a Market, None where too few took part. Copies of one
     another stand there with one score; what is not significant, where the spec asks for that, has none. `copies`
-    are the certificates that made copies one participant; `payments` is None in a market.
+    are the certificates that made copies one participant; `stakes` is what was held of everybody in an exam, which an
+    amount is beside and a payment contains; `payments` is None in a market.
 
     >>> spec = Spec("r1", ("t1", "t2", "t3"), ("cat", "dog"), "9.00", scheme="proportional", min_tasks=2)
     >>> found = settlement(spec, [("ann", {"labels": [0, 1, 0]}), ("bob", {"labels": [0, 1, 1]})], "", "")
@@ -60,6 +62,7 @@ class Settlement(wire.Document):
     copies: tuple[Certificate, ...] = wire.if_given(())
     notes: tuple[str, ...] = wire.if_given(())
     payments: Payments | None = wire.unwritten(None)
+    stakes: dict[str, int] | None = wire.if_given(None)
 
     def __post_init__(self) -> None:
         if isinstance(self.scores, Mapping):
@@ -70,15 +73,18 @@ class Settlement(wire.Document):
     def recorded(cls, spec: Spec, document: Any) -> Settlement:
         """A settlement as a ledger keeps it, of a round that asked this."""
         found = cls.from_json(document)
-        return replace(found, payments=_payments_of(spec, found.amounts, found.notes))
+        return replace(found, payments=_payments_of(spec, found.amounts, found.notes, found.stakes))
 
 
-def _payments_of(spec: Spec, amounts: Mapping[str, int], notes: tuple[str, ...] = ()) -> Payments | None:
-    """The amounts of a batch as payments out of its budget."""
+def _payments_of(
+    spec: Spec, amounts: Mapping[str, int], notes: tuple[str, ...] = (), stakes: Mapping[str, int] | None = None
+) -> Payments | None:
+    """The amounts of a batch as payments out of its budget, and of stakes where some were held."""
     if spec.is_market:
         return None
-    budget, each = spec.minor(), tuple(Payment(agent, amount) for agent, amount in amounts.items())
-    rest = budget - sum(amounts.values())
+    held = stakes or {}
+    each = tuple(Payment(agent, amount + held.get(agent, 0)) for agent, amount in amounts.items())
+    budget, rest = spec.minor() + sum(held.values()), spec.minor() - sum(amounts.values())
     return Payments(spec.scheme, spec.currency, scale_of(spec.currency), budget, rest, each, notes)
 
 
@@ -106,6 +112,8 @@ def nothing_said(spec: Spec) -> Content:
 
 def content_of(report: Reports, spec: Spec) -> dict[str, Any]:
     """One agent's report in the canonical form that is committed to: labels in the order of the tasks."""
+    if spec.exam is not None:
+        raise InputError(f"round {spec.round!r} is an exam, which a federation records; it takes no report")
     if not isinstance(report, Reports):
         raise InputError(f"a report is a {type(report).__name__}; give Reports of one agent, as verax.read makes them")
     if len(report.agents) != 1:
@@ -150,6 +158,8 @@ def settlement(spec: Spec, submissions: Sequence[tuple[str, Content]], secret: s
         return _surveyed_settlement(spec, submissions, secret, root)
     if spec.kind == "market":
         return _market_settlement(spec, submissions, secret, root)
+    if spec.exam is not None:
+        return _exam_settlement(spec, spec.exam, submissions, secret, root)
     return _batch_settlement(spec, submissions, secret, root)
 
 
@@ -310,6 +320,22 @@ def _answers_settlement(
         return None
 
 
+def _exam_settlement(
+    spec: Spec, terms: Terms, submissions: Sequence[tuple[str, Content]], secret: str, root: str
+) -> Settlement:
+    """What all rounds of an exam pay together; a loss is out of the agent's stake."""
+    sats = [Sat.from_json(content) for _, content in submissions]
+    found = results(terms, spec.budget, spec.currency, spec.classes, sats)
+    stakes = stakes_of(sats) or None
+    if found is None:
+        nothing = dict.fromkeys(sorted({agent for sat in sats for agent in sat.replied}), 0)
+        return Settlement(nothing, None, secret, root, (), (), _payments_of(spec, nothing, (), stakes), stakes)
+    scores, paid = found
+    amounts = {p.agent: p.amount - (stakes or {}).get(p.agent, 0) for p in paid}
+    due = _payments_of(spec, amounts, paid.notes, stakes)
+    return Settlement(amounts, scores, secret, root, (), paid.notes, due, stakes)
+
+
 def check_spec(spec: Spec) -> None:
     """Refuse what could not be settled later, by settling it now on reports that say nothing."""
     if not isinstance(spec, Spec):
@@ -321,7 +347,8 @@ def check_spec(spec: Spec) -> None:
         raise InputError(f"models are asked for in a batch, not in a {spec.kind}; leave asks= out, or kind=")
     if not spec.round or ":" in spec.round or spec.round != spec.round.strip():
         raise InputError(f"round name {spec.round!r}; give one without colons or blanks around it")
-    if len(set(spec.tasks)) < max(2, len(spec.tasks)) or len(set(spec.classes)) < max(2, len(spec.classes)):
+    tasks = len(spec.tasks) if spec.exam is not None else max(2, len(spec.tasks))
+    if len(set(spec.tasks)) < tasks or len(set(spec.classes)) < max(2, len(spec.classes)):
         raise InputError("a round needs two different tasks and two different classes at least, each named once")
     for name, given in (("truth", spec.truth), ("public signal", spec.public)):
         if given is not None and len(given) != len(spec.tasks):
@@ -337,6 +364,10 @@ def check_spec(spec: Spec) -> None:
         if spec.chosen.loses_only:
             raise InputError(f"rule {spec.rule} is never above 0, where a market begins; use one by which one can gain")
         _check_loss(spec)
+    if spec.exam is not None:
+        spec.exam.check()
+        spec.minor()
+        return
     nothing: dict[str, Any] = {"labels": [0] * len(spec.tasks)}
     if spec.chosen.needs_rows:
         nothing["probabilities"] = _packed_rows(np.full((len(spec.tasks), len(spec.classes)), 1 / len(spec.classes)))
