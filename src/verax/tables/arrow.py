@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import math
 import struct
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -22,6 +21,7 @@ WRITTEN = b"verax"  # in a file's metadata: its cells are literal, and only a nu
 _NAME = 100  # bytes that the name of a task takes in memory, about
 _CODE = 4
 _STREAM = b"\xff\xff\xff\xff"  # with which Arrow's stream begins, as a file does not
+_PIECE = 2**22  # bytes of text looked at at once
 _MAGIC = 8  # bytes that come before the stream in a file
 
 
@@ -110,58 +110,66 @@ def read_arrow(source: Source, reading: Reading, expected: str) -> Table:
         return _table_of(source, held, header_of(held.column_names, source.name, reading), 0, False)
 
 
-class _Plain(io.RawIOBase):
-    """Bytes read on for Arrow, which counts their lines; where there is a quote or a NUL it reads no further."""
+def _plain_lines(raw: Any, mark: str) -> int | None:
+    """How many lines a text has; None where it is not plain, or may be read in more ways than one.
 
-    def __init__(self, raw: Any) -> None:
-        self._raw, self.lines, self._last = raw, 0, b""
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        found = self._raw.read(len(buffer))
-        if b'"' in found or b"\0" in found or b"\r" in found.replace(b"\r\n", b"").removesuffix(b"\r"):
-            raise ValueError("this text needs the reader that knows quotes")
-        self.lines, self._last = self.lines + found.count(b"\n"), found[-1:] or self._last
-        buffer[: len(found)] = found
-        return len(found)
-
-    @property
-    def rows(self) -> int:
-        """How many lines there were, the last one with its end or without."""
-        return self.lines + (self._last != b"\n")
+    A plain text has no NUL and no carriage return of its own, and a quote only where a cell begins or ends.
+    """
+    lines, ends = 0, [ord(c) for c in (mark, "\n", "\r")]
+    while piece := raw.read(_PIECE):
+        piece += raw.readline()
+        if b"\0" in piece or piece.count(b"\r") > piece.count(b"\r\n"):
+            return None
+        lines += piece.count(b"\n") + (piece[-1:] != b"\n")
+        if b'"' in piece:
+            text = np.frombuffer(b"\n" + piece + b"\n", np.uint8)
+            quotes = np.flatnonzero(text == ord('"'))
+            if len(quotes) % 2 or not (
+                _all_in(text[quotes[::2] - 1], ends[:2]) and _all_in(text[quotes[1::2] + 1], ends)
+            ):
+                return None
+    return lines
 
 
-def read_plain_csv(source: Source, raw: Any, header: Sequence[str], mark: str, longest: int) -> Table | None:
-    """The rows of a plain CSV file below its header, from its first byte; None where only another reader can tell.
+def _all_in(text: npt.NDArray[np.uint8], ends: Sequence[int]) -> bool:
+    known = np.zeros(256, dtype=bool)
+    known[[*ends]] = True
+    return bool(known[text].all())
 
-    Plain: no quotes, no row that is blank or begins with an empty cell, every row as long as the header, numbers in
-    p:<class> columns, no cell longer than `longest`.
+
+def read_plain_csv(source: Source, reading: Reading, header: Sequence[str], mark: str, longest: int) -> Table | None:
+    """The rows of a plain CSV file below its header, a line; None where only another reader can tell.
+
+    Its rows are as long as the header, none begins with an empty cell, no line ends inside quotes, p:<class> columns
+    have numbers, no cell is longer than `longest`.
     """
     try:
         import pyarrow as pa
         from pyarrow import csv
     except ImportError:
         return None
-    names, text, plain = [str(i) for i in range(len(header))], pa.dictionary(pa.int32(), pa.string()), _Plain(raw)
+    with source.text(reading) as file:
+        if (lines := _plain_lines(file.buffer, mark)) is None:
+            return None
+    names, text = [str(i) for i in range(len(header))], pa.dictionary(pa.int32(), pa.string())
     kinds = [pa.float64() if name.startswith("p:") else text for name in header]
-    try:
-        held = csv.read_csv(
-            pa.PythonFile(plain, mode="r"),
-            read_options=csv.ReadOptions(use_threads=False, skip_rows=1, column_names=names),
-            parse_options=csv.ParseOptions(delimiter=mark, quote_char=False, ignore_empty_lines=False),
-            convert_options=csv.ConvertOptions(
-                column_types=dict(zip(names, kinds, strict=True)), null_values=[], strings_can_be_null=False
-            ),
-        )
-    except (pa.ArrowInvalid, ValueError, OverflowError):
-        return None
+    with source.text(reading) as file:
+        try:
+            held = csv.read_csv(
+                pa.PythonFile(file.buffer, mode="r"),
+                read_options=csv.ReadOptions(use_threads=False, skip_rows=1, column_names=names),
+                parse_options=csv.ParseOptions(delimiter=mark, ignore_empty_lines=False),
+                convert_options=csv.ConvertOptions(
+                    column_types=dict(zip(names, kinds, strict=True)), null_values=[], strings_can_be_null=False
+                ),
+            )
+        except (pa.ArrowInvalid, ValueError, OverflowError):
+            return None
     table = _table_of(source, held, header, 1, False)
     begins = table.columns[header[0]]
     blank = begins.values is None and bool((begins.codes < 0).any())
     long = any(len(cell) > longest for column in table.columns.values() for cell in column.texts)
-    return None if blank or long or len(held) + 1 != plain.rows else table
+    return None if blank or long or len(held) + 1 != lines else table
 
 
 def _refuse_claims(source: Source, reading: Reading, messages: Iterable[Any]) -> None:

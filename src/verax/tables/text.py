@@ -60,10 +60,9 @@ def _table_of_lines(source: Source, file: IO[str], reading: Reading, expected: s
         names = _rows_not_blank(source, records, 0, number, blank)
         number += 1
     header = header_of(names[0], source.name, reading)
-    if source.size >= _LARGE and len(first) == 1 < len(header):
-        with source.text(reading) as again:
-            if table := read_plain_csv(source, again.buffer, header, mark, _LONGEST_CELL):
-                return replace(table, guarded=True, comma=mark == ";")
+    large = source.size >= _LARGE and len(first) == reader.line_num == 1 < len(header)
+    if large and (table := read_plain_csv(source, reading, header, mark, _LONGEST_CELL)):
+        return replace(table, guarded=True, comma=mark == ";")
     index: list[defaultdict[str, int]] = [defaultdict() for _ in header]
     for each in index:
         each.default_factory = each.__len__
