@@ -213,6 +213,10 @@ class Keyring:
         """The key of that name, made when it is first asked for."""
         return Key.of(self.get(name) or self.keep(name, Key.new().pem), f"{self}, {name}")
 
+    def where(self, name: str) -> str:
+        """In which file it is kept."""
+        return "memory" if self.folder is None else str(self._path(name))
+
     def _path(self, name: str) -> Path:
         assert self.folder is not None
         return self.folder / f"{quote(name, safe='')}.key"

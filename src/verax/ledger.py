@@ -95,6 +95,11 @@ class Ledger:
         return ledger
 
     @property
+    def engine(self) -> sa.Engine:
+        """The database, for tables that others keep beside the journal."""
+        return self._engine
+
+    @property
     def _is_postgres(self) -> bool:
         return self._engine.dialect.name == "postgresql"
 
@@ -314,7 +319,9 @@ class Journal:
                 f"transfer {t.id!r} of {t.amount!r} from {t.debit!r} to {t.credit!r}: two accounts, above 0"
             )
         if t.debit == HOUSE and t.amount - self.available(HOUSE, t.currency) > MOST:
-            raise LedgerError(f"transfer {t.id!r} of {t.amount:,}: the house would have given out more than {MOST:,}")
+            raise ConflictError(
+                f"transfer {t.id!r} of {t.amount:,}: the house would have given out more than {MOST:,}"
+            )
         body = wire.canonical({"code": t.code})
         return self._append(t.id, kind, t.round, body, (t.debit, t.credit, t.amount), currency=t.currency)
 

@@ -375,6 +375,10 @@ class Rounds:
                 "settlement": settled, "head": this.journal.head().to_json(),
             }  # fmt: skip
 
+    def head(self) -> Head:
+        """Where the journal ends."""
+        return self.ledger.head()
+
     def opened(self, round: str) -> dict[str, Any]:
         """The record of its opening, which is all that a report needs to be sealed and signed elsewhere."""
         with self._reading(round) as this:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import typer
 
@@ -38,6 +38,11 @@ _Again = Annotated[str | None, typer.Option("--key", help="Of a request: the sam
 
 
 def _rounds_in(db: str, keys: str | None = None, *, create: bool = False) -> Rounds:
+    """The rounds of a database, or of a service at an address: what is asked of them is the same."""
+    if db.startswith(("http://", "https://")):
+        from verax.service.client import Remote
+
+        return cast("Rounds", Remote(db, keys))
     from verax.ledger import Ledger
     from verax.rounds import Rounds
 
@@ -324,7 +329,7 @@ def verify(
             same = rounds.ask_again(round, agent, model, _read_inputs(rounds, round, inputs, jail), jail=jail)
             print(f"{shown(agent)}: the model says {'what' if same else 'something else than'} was recorded")
         return
-    head = rounds.ledger.head()
+    head = rounds.head()
     print(f"verified: {head.count} entries, head {head.hash}")
 
 

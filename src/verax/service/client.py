@@ -1,0 +1,271 @@
+"""A service from afar: what `Rounds` does, asked over HTTP. Reports are sealed and signed here, and checked here.
+
+Truth and tokens go to an operator's own service only, and only where nobody can listen.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import secrets
+import time
+from collections.abc import Generator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+from verax import wire
+from verax.errors import (
+    AccessError,
+    ConflictError,
+    ExtraMissing,
+    IdentityError,
+    InputError,
+    LedgerError,
+    LimitError,
+    NotFoundError,
+    VeraxError,
+)
+from verax.database import journal_table
+from verax.keys import Key
+from verax.ledger import Entry, Head, Ledger
+from verax.reports import Reports
+from verax.rounds import Receipt, Rounds, Settlement, Spec, Submission, content_of
+from verax.sealed import spec_of
+from verax.service.access import signed_headers
+
+try:
+    import httpx
+except ImportError:
+    raise ExtraMissing("Services", "service") from None
+
+_ERRORS: dict[int, type[VeraxError]] = {
+    401: IdentityError, 403: AccessError, 404: NotFoundError, 409: ConflictError, 422: InputError, 429: LimitError,
+    503: LedgerError,
+}  # fmt: skip
+_TRIES = 6
+_POLL = 0.2
+
+
+class _Signed(httpx.Auth):
+    """Signs each request as it is sent, so that one that is sent again is a new one."""
+
+    requires_request_body = True
+
+    def __init__(self, key: Key) -> None:
+        self._key = key
+
+    def auth_flow(self, request: httpx.Request) -> Generator[httpx.Request, httpx.Response, None]:
+        path, _, query = request.url.raw_path.decode("ascii").partition("?")
+        url = urlsplit("")._replace(scheme=request.url.scheme, netloc=request.headers["host"], path=path, query=query)
+        request.headers.update(signed_headers(self._key, request.method, url, request.content))
+        yield request
+
+
+class Remote:
+    """The rounds of a service. `credential` is a file: an operator's key, or the token that its service made."""
+
+    def __init__(self, server: str, credential: str | Path | None = None, *, wait: float = 0.25) -> None:
+        self._server, self._wait = server.rstrip("/"), wait
+        where = urlsplit(self._server)
+        if where.scheme not in ("http", "https") or not where.hostname or where.query or where.fragment:
+            raise InputError(f"{server!r} is no server; give its address as http://host:port or https://host")
+        self._private = where.scheme == "https" or _is_here(where.hostname)
+        self._auth, headers = None, {}
+        if credential is not None:
+            text = _text_of(Path(credential)).strip()
+            if "PRIVATE KEY" in text:
+                self._auth = _Signed(Key.of(text, str(credential)))
+            else:
+                self._must_be_private("an operator's token")
+                headers = {"Authorization": f"Bearer {text}"}
+        self._http = httpx.Client(headers=headers, timeout=60.0, follow_redirects=False)
+        self._opened: dict[str, dict[str, Any]] = {}
+        self._copy: Rounds | None = None
+
+    def _must_be_private(self, what: str) -> None:
+        if not self._private:
+            raise InputError(
+                f"{what} would go to {self._server} for everybody to read; use https, or for an operator a key"
+            )
+
+    def close(self) -> None:
+        """Let go of the connections."""
+        self._http.close()
+
+    def ask(
+        self, method: str, path: str, document: Any = None, *, auth: httpx.Auth | None = None,
+        headers: Mapping[str, str] | None = None, query: Mapping[str, Any] | None = None,
+    ) -> httpx.Response:  # fmt: skip
+        """One request, made again where nobody can know whether it arrived: every one of them may be."""
+        content = b"" if document is None else wire.canonical(document).encode()
+        sent = {"Content-Type": "application/json", **(headers or {})} if content else dict(headers or {})
+        used = auth or self._auth
+        for tries in range(_TRIES):
+            try:
+                found = self._http.request(
+                    method, self._server + path, content=content, headers=sent, params=query, auth=used
+                )
+                if found.status_code not in (429, 502, 503, 504) or tries == _TRIES - 1:
+                    return _checked(found)
+            except httpx.HTTPError as error:
+                if tries == _TRIES - 1:
+                    raise LedgerError(f"{self._server}: no answer ({error}); see whether it runs, and where") from None
+            time.sleep(self._wait * 2**tries)
+        raise AssertionError
+
+    def _document(self, method: str, path: str, document: Any = None, **how: Any) -> Any:
+        return wire.parsed(self.ask(method, path, document, **how).content, self._server)
+
+    def _entry(self, path: str, document: Any = None) -> Entry:
+        return wire.decoded(Entry, self._document("POST", path, document), "the entry")
+
+    def opened(self, round: str) -> dict[str, Any]:
+        """The record of a round's opening."""
+        if round not in self._opened:
+            self._opened[round] = self._document("GET", f"{_at(round)}/opening.json")
+        return self._opened[round]
+
+    def spec(self, round: str) -> Spec:
+        """What a round asks."""
+        found = spec_of(self.opened(round))
+        if ":" in found.rule:
+            raise InputError(f"rule {found.rule!r} is code that the server names; it is not run here for a stranger")
+        return found
+
+    def rounds(self) -> list[dict[str, Any]]:
+        """All rounds, and how far each is."""
+        found: list[dict[str, Any]] = self._document("GET", "/rounds.json")["rounds"]
+        return found
+
+    def open(self, spec: Spec) -> Entry:
+        """Open a round."""
+        if spec.truth is not None:
+            self._must_be_private("the truth")
+        return self._entry("/rounds", spec.to_json())
+
+    def fund(self, round: str, amount: int | None = None, *, agent: str | None = None, key: str | None = None) -> Entry:
+        """Set the budget aside, or put money on an agent's account."""
+        again = key or (None if amount is None and agent is None else secrets.token_hex(16))
+        return self._entry(f"{_at(round)}/fund", {"amount": amount, "agent": agent, "key": again})
+
+    def submit(
+        self, round: str, agent: str, report: Reports, *, key: str | None = None, signer: Key | None = None
+    ) -> Receipt:
+        """Seal and sign a report here, and hand it in; what leaves this machine only the round's secret opens."""
+        if signer is None:
+            raise InputError("a report is signed here, by its agent; give sign= and the file of its key")
+        content = content_of(report, self.spec(round))
+        opened, number = self.opened(round), self.of_agent(round, agent)["next"]
+        made = Submission.of(opened, agent, number, content, signer)
+        try:
+            headers = {"Idempotency-Key": key} if key else {}
+            found = self._document("POST", f"{_at(round)}/submissions", made.to_json(), headers=headers)
+            receipt = Receipt.from_json(found)
+        except ConflictError as refusal:
+            receipt = self._taken_before(made, refusal)  # where the answer to it was lost
+        return replace(receipt, nonce=signer.mark([opened["digest"], agent, content]))
+
+    def _taken_before(self, made: Submission, refusal: ConflictError) -> Receipt:
+        """The receipt of just this submission; if it was never taken, its refusal stands."""
+        for each in self.of_agent(made.round, made.agent)["submissions"]:
+            if (each["number"], each["commitment"]) == (made.number, made.commitment):
+                head = Head(each["entry"], each["hash"])
+                return Receipt(made.round, made.agent, made.commitment, "", each["entry"], head)
+        raise refusal
+
+    def of_agent(self, round: str, agent: str) -> dict[str, Any]:
+        """What an agent has handed in, and what became of it."""
+        found: dict[str, Any] = self._document("GET", f"{_at(round, agent)}.json")
+        return found
+
+    def balance(self, round: str, agent: str, signer: Key | None = None) -> dict[str, Any]:
+        """What is on an agent's account, in minor units."""
+        auth = None if signer is None else _Signed(signer)
+        found: dict[str, Any] = self._document("GET", f"{_at(round, agent)}/balance.json", auth=auth)
+        return found
+
+    def seal(self, round: str) -> Entry:
+        """Take nothing more."""
+        return self._entry(f"{_at(round)}/seal")
+
+    def void(self, round: str) -> Entry:
+        """Call the round off."""
+        return self._entry(f"{_at(round)}/void")
+
+    def settle(self, round: str) -> Settlement:
+        """Have the round settled, and wait for it."""
+        found = self._document("POST", f"{_at(round)}/settle")
+        while found["state"] in ("none", "queued", "running"):
+            time.sleep(_POLL)
+            found = self._document("GET", f"{_at(round)}/settlement.json")
+        if found["state"] != "settled":
+            raise ConflictError(f"round {round!r} was not settled: {found['reason']}")
+        return Settlement.from_json(found["settlement"])
+
+    def show(self, round: str) -> dict[str, Any]:
+        """What may be known of a round now."""
+        found: dict[str, Any] = self._document("GET", f"{_at(round)}.json")
+        return found
+
+    def payouts(self, round: str) -> str:
+        """Who is to be paid what, as CSV."""
+        return self.ask("GET", f"{_at(round)}/payouts.csv").text
+
+    def head(self) -> Head:
+        """Where the journal ends that was copied here, or else the one of the service."""
+        if self._copy is not None:
+            return self._copy.ledger.head()
+        return wire.decoded(Head, self._document("GET", "/journal.json", query={"most": 1})["head"], "the head")
+
+    def verify(self, round: str | None = None, *heads: Head) -> list[str]:
+        """Every problem of a copy of the journal, checked here: nothing that the service says of itself is taken."""
+        return self._copied(round).verify(round, *heads)
+
+    def payment(self, round: str, agent: str) -> tuple[int, int]:
+        """What an agent was paid, and what the transcript gives when computed here."""
+        return self._copied(round).payment(round, agent)
+
+    def _copied(self, round: str | None) -> Rounds:
+        """The whole journal, in a database of its own."""
+        if self._copy is None:
+            self._folder = TemporaryDirectory(prefix="verax-copy-")
+            self._copy = Rounds(Ledger.open(str(Path(self._folder.name) / "copy.db")))
+            last = 0
+            while found := self._document("GET", "/journal.json", query={"after": last, "most": 1000})["entries"]:
+                with self._copy.ledger.engine.begin() as connection:
+                    connection.execute(journal_table.insert(), found)
+                last = found[-1]["seq"]
+        if round is not None and ":" in (rule := self._copy.spec(round).rule):
+            raise InputError(f"rule {rule!r} is code that the server names; it is not run here for a stranger")
+        return self._copy
+
+
+def _at(round: str, agent: str | None = None) -> str:
+    """The address of a round, or of an agent in it; a dot would look like the end of a name."""
+    quoted = [quote(name, safe="").replace(".", "%2E") for name in (round, agent) if name is not None]
+    return f"/rounds/{'/agents/'.join(quoted)}"
+
+
+def _checked(found: httpx.Response) -> httpx.Response:
+    if found.is_success:
+        return found
+    try:
+        said = wire.parsed(found.content)["detail"]
+    except (VeraxError, KeyError, TypeError):
+        said = f"{found.url.host} answered {found.status_code}, and not as a verax service does; check the address"
+    raise _ERRORS.get(found.status_code, VeraxError)(str(said))
+
+
+def _is_here(host: str) -> bool:
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _text_of(path: Path) -> str:
+    from verax.tables import read_text
+
+    return read_text(path)
