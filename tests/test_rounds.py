@@ -679,6 +679,6 @@ def test_what_is_shown_keeps_up_with_whoever_writes(tmp_path):
 
 
 def test_a_round_that_is_not_there_is_not_found(rounds):
-    for ask in (rounds.show, rounds.opened, rounds.seal, rounds.void, rounds.settle):
+    for ask in (rounds.show, rounds.public_record, rounds.seal, rounds.void, rounds.settle):
         with pytest.raises(NotFoundError, match="no round is called 'none'"):
             ask("none")

@@ -379,11 +379,6 @@ class Rounds:
         """Where the journal ends."""
         return self.ledger.head()
 
-    def opened(self, round: str) -> dict[str, Any]:
-        """The record of its opening, which is all that a report needs to be sealed and signed elsewhere."""
-        with self._reading(round) as this:
-            return this.opened
-
     def handed_in(self, round: str, agent: str) -> list[dict[str, Any]]:
         """What an agent has handed in, in order: commitment, entry and key; all that an outsider may know of it."""
         with self._reading(round) as this:

@@ -14,7 +14,7 @@ import click
 import typer
 from typer.core import TyperGroup
 
-from verax.cli import compare, key, money, plan, receipt, reproduce, rounds, score, witness
+from verax.cli import compare, key, money, plan, receipt, remote, reproduce, rounds, score, serve, witness
 from verax.cli.options import as_options, option_names
 from verax.errors import VeraxError
 
@@ -68,10 +68,12 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 for command in (
-    score.score, score.audit, compare.compare, plan.plan, money.pay, money.market, reproduce.reproduce, reproduce.demo
+    score.score, score.audit, compare.compare, plan.plan, money.pay, money.market, serve.serve, reproduce.reproduce,
+    reproduce.demo,
 ):  # fmt: skip
     app.command()(command)
 app.add_typer(rounds.app, name="round")
+app.add_typer(remote.app, name="remote")
 app.add_typer(key.app, name="key")
 app.add_typer(receipt.app, name="receipt")
 app.add_typer(witness.app, name="witness")

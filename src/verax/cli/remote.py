@@ -94,8 +94,6 @@ def balance(
 
 
 @app.command()
-def payouts(
-    round: _Round, server: _Server = "http://127.0.0.1:8000", operator: _Operator = None
-) -> None:
+def payouts(round: _Round, server: _Server = "http://127.0.0.1:8000", operator: _Operator = None) -> None:
     """Who is to be paid what, as CSV, of a settled round."""
     sys.stdout.write(_remote(server, operator).payouts(round))

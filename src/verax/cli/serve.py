@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -49,7 +50,7 @@ def serve(
         raise OptionError("https needs both: give certificate= and certificate_key=")
     if not (rate >= 0 and max_body > 0):
         raise OptionError(f"rate={rate} and max_body={max_body}: a rate of 0 is none, and a body has a size above 0")
-    named = () if operators is None else tuple(tables.read_keys(operators).values())
+    named = () if operators is None else tuple(tables.read_agents(operators)[0].values())
     settings = Settings(db, keys, named, Limits(rate=rate, body=int(max_body * _MIB)))
     _run(settings, host, port, behind, ssl_certfile=certificate, ssl_keyfile=certificate_key)
 
@@ -67,8 +68,9 @@ def _run(settings: Settings, host: str, port: int, behind: str | None, **tls: An
         logging.getLogger(name).addHandler(shown)
         logging.getLogger(name).propagate = False
     how: dict[str, Any] = {name: str(path) for name, path in tls.items() if path is not None}
+    app = make_app(settings)
     config = uvicorn.Config(
-        make_app(settings), host=host, port=port, log_config=None, access_log=False, server_header=False,
+        app, host=host, port=port, log_config=None, access_log=False, server_header=False, ws="none",
         proxy_headers=behind is not None, forwarded_allow_ips=behind, timeout_graceful_shutdown=5,
         limit_concurrency=2000, **how,
     )  # fmt: skip
@@ -78,6 +80,7 @@ def _run(settings: Settings, host: str, port: int, behind: str | None, **tls: An
         raise InputError(f"{host}:{port} cannot be listened on; name another port, or see what has it") from None
     address, bound = socket.getsockname()[:2]
     scheme = "https" if how else "http"
-    print(f"verax serves {settings.url} on {scheme}://{address}:{bound}; the operator's token is in "
-          f"{settings.token_file}; Ctrl-C ends it", flush=True)  # fmt: skip
-    uvicorn.Server(config).run(sockets=[socket])
+    print(f"verax serves on {scheme}://{address}:{bound}; the operator's token is in {app.state.service.token_file}",
+          flush=True)  # fmt: skip
+    with suppress(KeyboardInterrupt):  # which has ended it in order
+        uvicorn.Server(config).run(sockets=[socket])

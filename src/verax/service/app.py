@@ -16,16 +16,17 @@ import anyio
 import anyio.to_thread
 import msgspec
 from fastapi import Depends, FastAPI, Header, Query, Request
-from fastapi.exceptions import HTTPException, RequestValidationError
+from fastapi.exceptions import RequestValidationError
 from fastapi.openapi.utils import get_openapi
 from fastapi.responses import Response
 from fastapi.security import HTTPBearer
 from prometheus_client import generate_latest
+from starlette.exceptions import HTTPException
 
 from verax import __version__, wire
 from verax.errors import ConflictError, InputError, NotFoundError, VeraxError
 from verax.ledger import Entry, Head, Ledger
-from verax.rounds import Receipt, Rounds, Settlement, Spec, Submission
+from verax.rounds import Admission, Admitted, Receipt, Rounds, Settlement, Spec, Submission
 from verax.service import views
 from verax.service.access import Guard
 from verax.service.follow import Follower, Progress
@@ -35,6 +36,7 @@ from verax.service.queue import SETTLE, VERIFY, Job, Queue, Worker
 OPERATOR_TOKEN = "token"
 _CONTROL = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
 _MOST_ENTRIES, _MOST_ENTRY_BYTES = 1000, 4 * 2**20
+_MOST_INVITATIONS = 1000
 _READERS = 24
 T = TypeVar("T")
 
@@ -66,6 +68,19 @@ class Funding(wire.Document):
             raise InputError(f"{self.amount} is no amount to deposit; give minor units, more than 0")
 
 
+@dataclass(frozen=True)
+class Inviting(wire.Document):
+    """How many invitations an operator wants, and whom they are for."""
+
+    count: int = 1
+    organisation: str | None = None
+
+    def check(self) -> None:
+        """Refuse more than one answer should hold."""
+        if not 0 < self.count <= _MOST_INVITATIONS:
+            raise InputError(f"{self.count} invitations; ask for 1 to {_MOST_INVITATIONS} at a time")
+
+
 class Service:
     """What the handlers share."""
 
@@ -79,6 +94,11 @@ class Service:
         self.worker = Worker(settings.url, settings.keys, self.queue) if settings.works else None
         self._writers, self._readers = anyio.CapacityLimiter(1), anyio.CapacityLimiter(_READERS)
         self._shown: dict[str, tuple[Head, bytes]] = {}
+
+    @property
+    def token_file(self) -> str:
+        """Where the operator's token is kept."""
+        return self.rounds.ledger.keys.where(OPERATOR_TOKEN)
 
     async def read(self, ask: Callable[..., T], *args: Any) -> T:
         """An answer that changes nothing."""
@@ -106,7 +126,7 @@ class Service:
 
     def job(self, kind: str, round: str) -> dict[str, Any]:
         """How far something is that a worker does; `none` where nobody has asked for it."""
-        _ = self.rounds.opened(round)
+        _ = self.rounds.public_record(round)
         found = self.queue.get(kind, round) or Job(kind, round, "none")
         return {"round": round, "state": found.state, "reason": found.reason}
 
@@ -122,7 +142,7 @@ class Service:
 
     def ask_to_verify(self, round: str) -> dict[str, Any]:
         """Have the journal and a round's settlement computed again by the worker."""
-        _ = self.rounds.opened(round)
+        _ = self.rounds.public_record(round)
         self.queue.ask(VERIFY, round)
         return self.job(VERIFY, round)
 
@@ -183,8 +203,6 @@ def make_app(settings: Settings) -> FastAPI:
     app.add_exception_handler(VeraxError, problem)
     app.add_exception_handler(RequestValidationError, problem)
     app.add_exception_handler(HTTPException, problem)
-    app.add_exception_handler(404, problem)
-    app.add_exception_handler(405, problem)
     app.add_exception_handler(Exception, problem)
     return app
 
@@ -279,7 +297,7 @@ def _described(app: FastAPI) -> dict[str, Any]:
     """The OpenAPI description, with the documents as `wire` has them."""
     if app.openapi_schema is None:
         found = get_openapi(title=app.title, version=app.version, summary=app.summary, routes=app.routes)
-        kinds = (Spec, Submission, Funding, Receipt, Entry, Settlement, Progress)
+        kinds = (Spec, Submission, Admission, Admitted, Funding, Inviting, Receipt, Entry, Settlement, Progress)
         _, parts = msgspec.json.schema_components(kinds, ref_template="#/components/schemas/{name}")
         problem = {"type": "object", "required": ["status", "detail"], "properties": {
             "type": {"type": "string"}, "title": {"type": "string"}, "status": {"type": "integer"},
@@ -310,7 +328,7 @@ def _public_routes(app: FastAPI, service: Service) -> None:
     @app.get("/rounds/{round}/opening.json", responses={200: _json_of()})
     async def opening(request: Request, round: _Round) -> Response:
         """The record of a round's opening: all that is needed to seal and sign a report for it."""
-        return _kept(request, _bytes_of(await service.read(service.rounds.opened, round)))
+        return _kept(request, _bytes_of(await service.read(service.rounds.public_record, round)))
 
     @app.get("/rounds/{round}/settlement.json", responses={200: _json_of()})
     async def settlement(round: _Round) -> Response:
@@ -339,9 +357,15 @@ def _agent_routes(app: FastAPI, service: Service) -> None:
     async def submit(request: Request, round: _Round, idempotency_key: _Again = None) -> Response:
         """Hand in a report that was sealed and signed where it was made."""
         made = await _read_body(request, Submission)
-        if made.round != round:
-            raise InputError(f"the submission is for round {made.round!r}, not {round!r}; send it there")
+        _of_this_round(made.round, round)
         return _answer(await service.write(service.rounds.take, made, key=idempotency_key), 201)
+
+    @app.post("/rounds/{round}/admissions", openapi_extra=_takes("Admission"), responses={200: _json_of("Admitted")})
+    async def admit(request: Request, round: _Round) -> Response:
+        """Use an invitation: from then on this name is this key's."""
+        given = await _read_body(request, Admission)
+        _of_this_round(given.round, round)
+        return _answer(await service.write(service.rounds.admit, given))
 
     @app.get("/rounds/{round}/agents/{agent}.json", responses={200: _json_of()})
     async def agent(round: _Round, agent: _Agent) -> Response:
@@ -358,6 +382,11 @@ def _agent_routes(app: FastAPI, service: Service) -> None:
         amount = await service.read(service.rounds.balance, round, agent)
         currency = (await service.read(service.rounds.spec, round)).currency
         return _answer({"round": round, "agent": agent, "amount": amount, "currency": currency})
+
+
+def _of_this_round(said: str, round: str) -> None:
+    if said != round:
+        raise InputError(f"what was sent is for round {said!r}, not {round!r}; send it there")
 
 
 def _asked(request: Request) -> tuple[str, Any, Any]:
@@ -397,6 +426,14 @@ def _operator_routes(app: FastAPI, service: Service) -> None:
         given = await _read_body(request, Funding)
         fund = partial(service.rounds.fund, round, given.amount, agent=given.agent, key=given.key)
         return _answer(vars(await service.write(fund)))
+
+    @app.post("/rounds/{round}/invitations", dependencies=only, openapi_extra=_takes("Inviting"),
+              responses={200: _json_of(None, "Tokens, which are shown this once.")})  # fmt: skip
+    async def invite(request: Request, round: _Round) -> Response:
+        """Make invitations, each for one agent, once."""
+        given = await _read_body(request, Inviting)
+        invite = partial(service.rounds.invite, round, given.count, organisation=given.organisation)
+        return _answer({"round": round, "invitations": await service.write(invite)})
 
     @app.post("/rounds/{round}/seal", dependencies=only, responses=entry)
     async def seal(round: _Round) -> Response:

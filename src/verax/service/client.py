@@ -16,6 +16,7 @@ from typing import Any
 from urllib.parse import quote, urlsplit
 
 from verax import wire
+from verax.database import journal_table
 from verax.errors import (
     AccessError,
     ConflictError,
@@ -27,11 +28,10 @@ from verax.errors import (
     NotFoundError,
     VeraxError,
 )
-from verax.database import journal_table
 from verax.keys import Key
 from verax.ledger import Entry, Head, Ledger
 from verax.reports import Reports
-from verax.rounds import Receipt, Rounds, Settlement, Spec, Submission, content_of
+from verax.rounds import Admission, Admitted, Receipt, Rounds, Settlement, Spec, Submission, content_of
 from verax.sealed import spec_of
 from verax.service.access import signed_headers
 
@@ -91,8 +91,11 @@ class Remote:
             )
 
     def close(self) -> None:
-        """Let go of the connections."""
+        """Let go of the connections, and of a copy of the journal."""
         self._http.close()
+        if self._copy is not None:
+            self._copy.ledger.close()
+            self._folder.cleanup()
 
     def ask(
         self, method: str, path: str, document: Any = None, *, auth: httpx.Auth | None = None,
@@ -121,7 +124,7 @@ class Remote:
     def _entry(self, path: str, document: Any = None) -> Entry:
         return wire.decoded(Entry, self._document("POST", path, document), "the entry")
 
-    def opened(self, round: str) -> dict[str, Any]:
+    def public_record(self, round: str) -> dict[str, Any]:
         """The record of a round's opening."""
         if round not in self._opened:
             self._opened[round] = self._document("GET", f"{_at(round)}/opening.json")
@@ -129,7 +132,7 @@ class Remote:
 
     def spec(self, round: str) -> Spec:
         """What a round asks."""
-        found = spec_of(self.opened(round))
+        found = spec_of(self.public_record(round))
         if ":" in found.rule:
             raise InputError(f"rule {found.rule!r} is code that the server names; it is not run here for a stranger")
         return found
@@ -150,6 +153,16 @@ class Remote:
         again = key or (None if amount is None and agent is None else secrets.token_hex(16))
         return self._entry(f"{_at(round)}/fund", {"amount": amount, "agent": agent, "key": again})
 
+    def invite(self, round: str, count: int = 1, *, organisation: str | None = None) -> list[str]:
+        """New invitations, each for one agent, once."""
+        asked = {"count": count, "organisation": organisation}
+        found: list[str] = self._document("POST", f"{_at(round)}/invitations", asked)["invitations"]
+        return found
+
+    def admit(self, given: Admission) -> Admitted:
+        """Use an invitation, which stays here."""
+        return Admitted.from_json(self._document("POST", f"{_at(given.round)}/admissions", given.to_json()))
+
     def submit(
         self, round: str, agent: str, report: Reports, *, key: str | None = None, signer: Key | None = None
     ) -> Receipt:
@@ -157,7 +170,7 @@ class Remote:
         if signer is None:
             raise InputError("a report is signed here, by its agent; give sign= and the file of its key")
         content = content_of(report, self.spec(round))
-        opened, number = self.opened(round), self.of_agent(round, agent)["next"]
+        opened, number = self.public_record(round), self.of_agent(round, agent)["next"]
         made = Submission.of(opened, agent, number, content, signer)
         try:
             headers = {"Idempotency-Key": key} if key else {}

@@ -94,7 +94,7 @@ class Queue:
         """How many jobs are in each state."""
         query = sa.select(_table.c.state, sa.func.count()).group_by(_table.c.state)
         with _refusing(), self._engine.execution_options(reading=True).connect() as connection:
-            there: dict[str, int] = dict(connection.execute(query).tuples().all())
+            there = {state: int(count) for state, count in connection.execute(query)}
         return dict.fromkeys(("queued", "running", "done", "failed"), 0) | there
 
     def ask(self, kind: str, round: str) -> Job:
