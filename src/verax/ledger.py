@@ -319,9 +319,7 @@ class Journal:
                 f"transfer {t.id!r} of {t.amount!r} from {t.debit!r} to {t.credit!r}: two accounts, above 0"
             )
         if t.debit == HOUSE and t.amount - self.available(HOUSE, t.currency) > MOST:
-            raise ConflictError(
-                f"transfer {t.id!r} of {t.amount:,}: the house would have given out more than {MOST:,}"
-            )
+            raise ConflictError(f"transfer {t.id!r} of {t.amount:,}: the house would have given out more than {MOST:,}")
         body = wire.canonical({"code": t.code})
         return self._append(t.id, kind, t.round, body, (t.debit, t.credit, t.amount), currency=t.currency)
 
