@@ -24,6 +24,8 @@ from postgres import shared
 from verax.errors import ConflictError, IdentityError, InputError, LedgerError, NotFoundError
 from verax.keys import Key, verifies
 from verax.ledger import Ledger
+from verax.log import Continuation
+from verax.receipts import later_finding, report_finding
 from verax.rounds import Admission, Rounds, Spec
 from verax.service.access import signature_base
 from verax.service.app import Settings, make_app
@@ -302,6 +304,25 @@ def test_an_operator_may_sign_in_place_of_the_token(here, tmp_path):
         here.remote(str(tmp_path / "token")).seal("r")
 
 
+# receipts, and the log
+
+
+def test_a_receipt_from_afar_is_whole_and_its_nonce_was_sent_to_nobody(here):
+    keys = played(here)
+    ann = here.remote()
+    kept = ann.submit("r", "ann", report((1, 1, 1, 0, 0, 0)), signer=keys["ann"])
+    proof = ann.receipt("r", "ann", kept.entry, nonce=kept.nonce)
+    assert proof.is_included and report_finding(proof, report((1, 1, 1, 0, 0, 0))).holds
+    assert not report_finding(proof, report((1, 1, 1, 0, 0, 1))).holds
+    assert "nonce" not in ann.receipt("r", "ann").beside
+    settled(here)
+    assert here.remote().verify("r", proof.checkpoint) == []
+    later = Continuation.parsed(here.http.get(f"/log/checkpoint?since={proof.checkpoint.size}").text)
+    assert later_finding(proof.checkpoint, later, here.service.rounds.public_record("r")["operator"]).holds
+    assert here.http.get("/log/checkpoint?since=100000").status_code == 422
+    assert here.http.get("/rounds/r/agents/nobody.receipt").status_code == 422
+
+
 # what takes long
 
 
@@ -490,7 +511,8 @@ def test_the_first_five_minutes_are_as_the_docs_say(tmp_path):
     done = subprocess.run(["bash", "-e", "-c", script], cwd=tmp_path, env=environment(), capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "equal" in done.stdout and '"state": "paid"' in done.stdout
-    assert done.stdout.rstrip().splitlines()[-3].startswith("ann,")
+    assert "\nann," in done.stdout
+    assert "DOES NOT" not in done.stdout and "the report is what was handed in" in done.stdout
     assert served.end() == 0
     log = [json.loads(line) for line in (tmp_path / "log").read_text().splitlines()]
     assert any(line.get("route") == "/rounds/{round}/seal" and line["who"] == "token" for line in log)

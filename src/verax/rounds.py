@@ -382,11 +382,12 @@ class Rounds:
     def handed_in(self, round: str, agent: str) -> list[dict[str, Any]]:
         """What an agent has handed in, in order: commitment, entry and key; all that an outsider may know of it."""
         with self._reading(round) as this:
-            of_agent = f"{round}:submit:{quote(agent, safe='')}:"
             _ = this.opened
-            taken = [e for e in this.journal.entries(round, "submit") if e.id.startswith(of_agent)]
+            mine, survey = this.prefix_of(agent, False), this.prefix_of(agent, True)
+            taken = [e for e in this.journal.entries(round, "submit") if e.id.startswith((mine, survey))]
             return [
-                {"entry": e.seq, "at": e.at, "hash": e.hash, **{k: e.said[k] for k in ("commitment", "key", "number")}}
+                {"entry": e.seq, "at": e.at, "hash": e.hash, "survey": e.id.startswith(survey)}
+                | {name: e.said[name] for name in ("commitment", "key", "number")}
                 for e in taken
             ]
 

@@ -26,6 +26,7 @@ from starlette.exceptions import HTTPException
 from verax import __version__, wire
 from verax.errors import ConflictError, InputError, NotFoundError, VeraxError
 from verax.ledger import Entry, Head, Ledger
+from verax.log import NoteKey
 from verax.rounds import Admission, Admitted, Receipt, Rounds, Settlement, Spec, Submission
 from verax.service import views
 from verax.service.access import Guard
@@ -79,6 +80,14 @@ class Inviting(wire.Document):
         """Refuse more than one answer should hold."""
         if not 0 < self.count <= _MOST_INVITATIONS:
             raise InputError(f"{self.count} invitations; ask for 1 to {_MOST_INVITATIONS} at a time")
+
+
+@dataclass(frozen=True)
+class Cosignature(wire.Document):
+    """What a witness has signed, by the key that it is known by (name+id+base64)."""
+
+    witness: str
+    lines: tuple[str, ...]
 
 
 class Service:
@@ -288,16 +297,39 @@ def _json_of(kind: str | None = None, description: str = "As asked.") -> dict[st
     return {"description": description, "content": {"application/json": {"schema": schema}}}
 
 
+def _text_of(description: str) -> dict[int | str, dict[str, Any]]:
+    return {200: {"description": description, "content": {"text/plain": {}}}}
+
+
+def _text(found: object) -> Response:
+    return Response(str(found), media_type="text/plain; charset=utf-8", headers={"Cache-Control": "no-store"})
+
+
 def _takes(kind: str) -> dict[str, Any]:
     schema = {"$ref": f"#/components/schemas/{kind}"}
     return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
+
+
+_KINDS = (Spec, Submission, Admission, Admitted, Funding, Inviting, Cosignature, Receipt, Entry, Settlement, Progress)
 
 
 def _described(app: FastAPI) -> dict[str, Any]:
     """The OpenAPI description, with the documents as `wire` has them."""
     if app.openapi_schema is None:
         found = get_openapi(title=app.title, version=app.version, summary=app.summary, routes=app.routes)
-        kinds = (Spec, Submission, Admission, Admitted, Funding, Inviting, Receipt, Entry, Settlement, Progress)
+        kinds = (
+            Spec,
+            Submission,
+            Admission,
+            Admitted,
+            Funding,
+            Inviting,
+            Cosignature,
+            Receipt,
+            Entry,
+            Settlement,
+            Progress,
+        )
         _, parts = msgspec.json.schema_components(kinds, ref_template="#/components/schemas/{name}")
         problem = {"type": "object", "required": ["status", "detail"], "properties": {
             "type": {"type": "string"}, "title": {"type": "string"}, "status": {"type": "integer"},
@@ -339,6 +371,20 @@ def _public_routes(app: FastAPI, service: Service) -> None:
     async def verification(round: _Round) -> Response:
         """What came of the last verification that an operator asked for; your own is `verax remote verify`."""
         return _answer(await service.read(service.job, VERIFY, round))
+
+    @app.get("/rounds/{round}/agents/{agent}.receipt", responses=_text_of("A receipt: docs/receipts.md says of what."))
+    async def receipt(
+        round: _Round, agent: _Agent, entry: Annotated[int | None, Query(ge=1, lt=2**63)] = None
+    ) -> Response:
+        """The receipt of an agent's submission, its last if none is named; what was handed in is not in it."""
+        return _text(await service.read(service.rounds.receipt, round, agent, entry))
+
+    @app.get("/log/checkpoint", responses=_text_of("A signed note, or after `old N` a proof and that."))
+    async def checkpoint(since: Annotated[int | None, Query(ge=0, lt=2**63)] = None) -> Response:
+        """What the log is now, signed by its operator; with the proof that it continues its first so many entries."""
+        ledger = service.rounds.ledger
+        ask = ledger.checkpoint if since is None else partial(ledger.continuation, since)
+        return _text(await service.write(ask))
 
     @app.get("/journal.json", responses={200: _json_of()})
     async def journal(
@@ -454,6 +500,13 @@ def _operator_routes(app: FastAPI, service: Service) -> None:
     async def verify(round: _Round) -> Response:
         """Have the whole journal and the settlement computed again; verification.json says what came of it."""
         return _answer(await service.write(service.ask_to_verify, round), 202)
+
+    @app.post("/log/cosignatures", dependencies=only, openapi_extra=_takes("Cosignature"), responses={200: _json_of()})
+    async def cosign(request: Request) -> Response:
+        """Keep a witness's signature of a checkpoint, for the receipts to come."""
+        given = await _read_body(request, Cosignature)
+        keep = partial(service.rounds.ledger.keep_cosignature, NoteKey.of(given.witness), given.lines)
+        return _answer({"entries": await service.write(keep)})
 
     @app.get("/rounds/{round}/payouts.csv", dependencies=only,
              responses={200: {"description": "A row an agent.", "content": {"text/csv": {}}}})  # fmt: skip

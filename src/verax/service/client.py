@@ -30,6 +30,7 @@ from verax.errors import (
 )
 from verax.keys import Key
 from verax.ledger import Entry, Head, Ledger
+from verax.log import Checkpoint, Proof
 from verax.reports import Reports
 from verax.rounds import Admission, Admitted, Receipt, Rounds, Settlement, Spec, Submission, content_of
 from verax.sealed import spec_of
@@ -164,14 +165,15 @@ class Remote:
         return Admitted.from_json(self._document("POST", f"{_at(given.round)}/admissions", given.to_json()))
 
     def submit(
-        self, round: str, agent: str, report: Reports, *, key: str | None = None, signer: Key | None = None
-    ) -> Receipt:
+        self, round: str, agent: str, report: Reports, *, key: str | None = None, signer: Key | None = None,
+        survey: bool = False,
+    ) -> Receipt:  # fmt: skip
         """Seal and sign a report here, and hand it in; what leaves this machine only the round's secret opens."""
         if signer is None:
             raise InputError("a report is signed here, by its agent; give sign= and the file of its key")
         content = content_of(report, self.spec(round))
         opened, number = self.public_record(round), self.of_agent(round, agent)["next"]
-        made = Submission.of(opened, agent, number, content, signer)
+        made = Submission.of(opened, agent, number, content, signer, survey=survey)
         try:
             headers = {"Idempotency-Key": key} if key else {}
             found = self._document("POST", f"{_at(round)}/submissions", made.to_json(), headers=headers)
@@ -187,6 +189,12 @@ class Remote:
                 head = Head(each["entry"], each["hash"])
                 return Receipt(made.round, made.agent, made.commitment, "", each["entry"], head)
         raise refusal
+
+    def receipt(self, round: str, agent: str, entry: int | None = None, *, nonce: str | None = None) -> Proof:
+        """What an agent keeps of a submission; the nonce is put in here, and sent to nobody."""
+        query = {} if entry is None else {"entry": entry}
+        found = Proof.parsed(self.ask("GET", f"{_at(round, agent)}.receipt", query=query).text, self._server)
+        return found if nonce is None else replace(found, beside={**found.beside, "nonce": nonce})
 
     def of_agent(self, round: str, agent: str) -> dict[str, Any]:
         """What an agent has handed in, and what became of it."""
@@ -232,9 +240,9 @@ class Remote:
             return self._copy.ledger.head()
         return wire.decoded(Head, self._document("GET", "/journal.json", query={"most": 1})["head"], "the head")
 
-    def verify(self, round: str | None = None, *heads: Head) -> list[str]:
+    def verify(self, round: str | None = None, *kept: Head | Checkpoint) -> list[str]:
         """Every problem of a copy of the journal, checked here: nothing that the service says of itself is taken."""
-        return self._copied(round).verify(round, *heads)
+        return self._copied(round).verify(round, *kept)
 
     def payment(self, round: str, agent: str) -> tuple[int, int]:
         """What an agent was paid, and what the transcript gives when computed here."""
@@ -250,6 +258,7 @@ class Remote:
                 with self._copy.ledger.engine.begin() as connection:
                     connection.execute(journal_table.insert(), found)
                 last = found[-1]["seq"]
+            self._copy.ledger.catch_up()
         if round is not None and ":" in (rule := self._copy.spec(round).rule):
             raise InputError(f"rule {rule!r} is code that the server names; it is not run here for a stranger")
         return self._copy

@@ -75,4 +75,4 @@ class Follower:
 
 def agent_of(entry: Entry) -> str:
     """Whose submission an entry is, by its id."""
-    return unquote(entry.id.removeprefix(f"{entry.round}:submit:").partition(":")[0])
+    return unquote(entry.id.removeprefix(f"{entry.round}:").split(":")[1])

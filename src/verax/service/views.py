@@ -15,14 +15,15 @@ def handed_in(shown: Mapping[str, Any], agent: str, submissions: Sequence[Mappin
     >>> [s["state"] for s in handed_in(shown, "ann", [{"entry": 3}, {"entry": 5}])]
     ['replaced', 'standing']
     """
-    last = submissions[-1]["entry"] if submissions else None
-    market = shown["spec"]["kind"] == "market"
+    last = {each.get("survey", False): each["entry"] for each in submissions}
+    steps = shown["spec"]["kind"] != "batch"  # of a market each counts, but of a survey's answers the last
 
-    def state_of(entry: int) -> tuple[str, str]:
+    def state_of(entry: int, survey: bool) -> tuple[str, str]:
+        market = steps and not survey
         if shown["state"] == "void":
             return "void", "the round was called off; nothing is scored, and every stake is let go"
-        if entry != last and not market:
-            return "replaced", f"entry {last} of the same agent stands in its place"
+        if entry != last[survey] and not market:
+            return "replaced", f"entry {last[survey]} of the same agent stands in its place"
         if shown["state"] == "open":
             rest = "each counts, in order" if market else "it counts unless it is replaced"
             return "standing", f"taken; {rest}, and the round is still open"
@@ -30,7 +31,10 @@ def handed_in(shown: Mapping[str, Any], agent: str, submissions: Sequence[Mappin
             return "sealed", "nothing can change it any more; it waits for the settlement"
         return _paid(shown, agent)
 
-    return [dict(each) | dict(zip(("state", "reason"), state_of(each["entry"]), strict=True)) for each in submissions]
+    return [
+        dict(each) | dict(zip(("state", "reason"), state_of(each["entry"], each.get("survey", False)), strict=True))
+        for each in submissions
+    ]
 
 
 def _paid(shown: Mapping[str, Any], agent: str) -> tuple[str, str]:
