@@ -17,6 +17,7 @@ import verax
 from verax.errors import InputError, OptionError
 from verax.federation import Encoded, Payroll, Referee, Reply
 from verax.ledger import Ledger
+from verax.log import Proof
 from verax.payroll import told_to
 from verax.received import digest_of
 from verax.rounds import Rounds, Spec
@@ -553,11 +554,14 @@ def test_everybody_is_told_what_it_is_paid_and_why_signed_and_in_the_ledger(tmp_
     assert outcome.notices["w0"].model == model and not outcome.notices["w0"].fault(model=model)
     with Ledger.open(payroll.db).reading() as journal:
         (told,) = told_to(journal, "plants-1", "ring1")
-        entry = next(e for e in journal.entries("plants-1", "submit") if e.said["agent"] == "ring1")
     assert told == outcome.notices["ring1"]
-    assert told.receipt == {
-        "entry": entry.seq, "hash": entry.hash, "at": entry.at, "commitment": entry.said["commitment"]
-    }  # fmt: skip
+    proof = Proof.parsed(told.receipt)
+    assert proof.is_included and proof.said["body"]["agent"] == "ring1" and proof.checkpoint.signed_at(key)
+    assert len(told.receipt) < 5000
+    mine, theirs = found.payroll.rounds.ledger.keys.key("operator"), outcome.notices["w0"].receipt
+    assert replace(told, receipt=theirs).signed_by(mine).fault() == "its receipt is of another's submission"
+    broken = replace(proof, proof=proof.proof[::-1])
+    assert replace(told, receipt=str(broken)).signed_by(mine).fault().startswith("its receipt does not prove")
     assert Rounds(Ledger.open(payroll.db)).verify("plants-1") == []
     again = referee(payroll=Payroll(payroll.db, budget="100.00"), name="plants")
     assert again.outcomes[0].notices == outcome.notices

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from verax import wire
+from verax.errors import InputError
 from verax.money import major_text, scale_of
 
 if TYPE_CHECKING:
@@ -29,7 +30,8 @@ class Notice(wire.Document, format=wire.NOTICE):
 
     `number` is the federation's count of rounds and `round` the ledger's name for it, if it is in one. `identity` is
     what its name stands for, `model` the SHA-256 sum of its reply (`received.digest_of`). `amount` is in minor units;
-    null where nothing is paid in the round. `receipt` is what the ledger has of it: entry, hash, commitment, time.
+    null where nothing is paid in the round. `receipt` is the proof that what the reply said of the pool is in the
+    operator's log (`verax receipt verify`).
 
     >>> notice = Notice("plants", 1, "ann", "score 0.9300 ± 0.0100 beside 4 others", amount=1167, currency="EUR")
     >>> print(notice)
@@ -54,7 +56,7 @@ class Notice(wire.Document, format=wire.NOTICE):
     stderr: float | None = None
     amount: int | None = None
     currency: str | None = None
-    receipt: dict[str, Any] | None = None
+    receipt: str | None = None
     operator: str | None = None
     signature: str | None = None
 
@@ -94,6 +96,20 @@ class Notice(wire.Document, format=wire.NOTICE):
             return "it is not what the operator signed"
         if model is not None and self.model not in (None, model):
             return f"it is about model {(self.model or '')[:16]} and not {model[:16]}"
+        return "" if self.receipt is None else self._receipt_fault(self.receipt, self.operator)
+
+    def _receipt_fault(self, text: str, operator: str) -> str:
+        from verax.log import Proof
+
+        try:
+            proof = Proof.parsed(text)
+            entry = proof.said["round"], proof.said["body"]["agent"]
+        except (InputError, KeyError, TypeError):
+            return "its receipt is none"
+        if entry != (self.round, self.agent):
+            return "its receipt is of another's submission"
+        if not proof.is_included or proof.checkpoint.signed_at(operator) is None:
+            return "its receipt does not prove that its entry is in the operator's log"
         return ""
 
 

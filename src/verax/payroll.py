@@ -161,20 +161,23 @@ class Payroll:
 
         Of a settled round there is one record, which stands.
         """
+        with self.rounds.ledger.reading() as journal:
+            known = journal.get(f"{round}:{_TOLD}") if settled else None
+            submitted = {body["agent"] for body in journal.said(round, "submit")} if settled else set()
+        if known is not None:
+            return {notice.agent: notice for notice in map(Notice.from_json, known.said["notices"])}
+        receipts = {agent: self._receipt(round, agent) for agent in submitted}
         with self.rounds.ledger.writing() as journal:
-            if settled and (known := journal.get(f"{round}:{_TOLD}")) is not None:
-                return {notice.agent: notice for notice in map(Notice.from_json, known.said["notices"])}
-            receipts = {}
-            for entry in journal.entries(round, "submit") if settled else ():
-                taken = entry.said
-                receipts[taken["agent"]] = {
-                    "entry": entry.seq, "hash": entry.hash, "at": entry.at, "commitment": taken["commitment"]
-                }  # fmt: skip
             key = self.rounds.ledger.keys.key(OPERATOR)
             signed = [replace(notice, receipt=receipts.get(notice.agent)).signed_by(key) for notice in notices]
             again = "" if settled else f":{journal.count(round, _TOLD) + 1}"
             journal.record(f"{round}:{_TOLD}{again}", _TOLD, round, {"notices": [n.to_json() for n in signed]})
         return {notice.agent: notice for notice in signed}
+
+    def _receipt(self, round: str, agent: str) -> str:
+        """The proof of an agent's entry, without the pool's tasks, of which there may be very many."""
+        proof = self.rounds.receipt(round, agent)
+        return str(replace(proof, beside={name: said for name, said in proof.beside.items() if name != "asked"}))
 
     def reports_in(self, round: str) -> Reports:
         """The reports that a settled round of the ledger was paid by, without those that had no part in it."""
