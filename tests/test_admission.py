@@ -263,5 +263,5 @@ def test_a_list_by_file_names_organisations_and_warns_of_names_that_look_alike(t
     asked = "--tasks", "tasks.csv", "--classes", "no,yes", "--budget", "10.00", "--agents", "agents.csv"
     opened = command("round", "open", "r", *asked)
     assert opened.exit_code == 0 and "warning: the name 'аnn' looks like 'ann'" in opened.stderr
-    shown = json.loads(command("round", "show", "r").stdout)["spec"]
+    shown = json.loads(command("round", "show", "r", "--json").stdout)["spec"]
     assert shown["organisations"] == {"ann": "Acme", "аnn": "Zeta"}

@@ -377,7 +377,7 @@ def test_the_command_line_says_who_is_paid(tmp_path, monkeypatch):
     asked = {(): "first", ("equal",): True, ("clusters",): "clusters", ("each",): None}
     for n, (more, said) in enumerate(asked.items()):
         assert opened(f"r{n}", *(["--copies", *more] if more else [])).exit_code == 0
-        shown = json.loads(CliRunner().invoke(app, ["round", "show", f"r{n}"]).stdout)
+        shown = json.loads(CliRunner().invoke(app, ["round", "show", f"r{n}", "--json"]).stdout)
         assert shown["spec"].get("copies") == said
     assert opened("r9", "--copies", "none").exit_code != 0
 

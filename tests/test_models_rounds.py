@@ -292,4 +292,4 @@ def test_the_whole_story_on_the_command_line(tmp_path):
     again = run("round", "verify", "r1", "--agent", "ann", "--model", HERE / "net-torch.onnx", *inputs)
     assert again.stdout.splitlines()[0].endswith("equal")
     assert again.stdout.splitlines()[1] == "ann: the model says what was recorded"
-    assert json.loads(run("round", "show", "r1").stdout)["spec"]["asks"]["kind"] == "onnx"
+    assert json.loads(run("round", "show", "r1", "--json").stdout)["spec"]["asks"]["kind"] == "onnx"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -12,13 +13,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 import verax
+from verax.cli import app
 from verax.errors import InputError, OptionError
 from verax.federation import Encoded, Payroll, Referee, Reply
 from verax.ledger import Ledger
 from verax.log import Proof
-from verax.payroll import told_to
+from verax.money import major_text
+from verax.notices import told_in
 from verax.received import digest_of
 from verax.rounds import Rounds, Spec
 
@@ -553,7 +557,7 @@ def test_everybody_is_told_what_it_is_paid_and_why_signed_and_in_the_ledger(tmp_
     model = digest_of({"said": crowd()[0].arrays["said"]})
     assert outcome.notices["w0"].model == model and not outcome.notices["w0"].fault(model=model)
     with Ledger.open(payroll.db).reading() as journal:
-        (told,) = told_to(journal, "plants-1", "ring1")
+        (told,) = (n for n in told_in(journal, "plants-1") if n.agent == "ring1")
     assert told == outcome.notices["ring1"]
     proof = Proof.parsed(told.receipt)
     assert proof.is_included and proof.said["body"]["agent"] == "ring1" and proof.checkpoint.signed_at(key)
@@ -576,7 +580,7 @@ def test_who_is_dropped_in_a_round_that_is_not_scored_is_told_why_too(tmp_path):
         "w1": "dropped: the arrays' names are not the broadcast's ('said')", "gone": "dropped: no reply",
     }  # fmt: skip
     with Ledger.open(payroll.db).reading() as journal:
-        assert told_to(journal, "plants-2", "w1") == [outcome.notices["w1"]]
+        assert told_in(journal, "plants-2") == [*outcome.notices.values()]
     without = referee()
     held = without.settle_round(without.receive(crowd()[:1], ["w0", "gone"]))
     assert held.notices["w0"].why.startswith("the round is not paid: 1 replies can be scored")
@@ -632,3 +636,33 @@ def test_models_that_cannot_be_kept_are_said_and_training_goes_on(tmp_path):
     with pytest.warns(UserWarning, match="a model cannot be kept there"):
         outcome, _ = played(referee(payroll=payroll), crowd())
     assert not outcome.problem and outcome.amounts["w0"] > 0
+
+
+def test_a_round_is_shown_as_a_table_and_an_agent_as_what_it_was_told(tmp_path):
+    db = str(tmp_path / "r.db")
+    found = referee(payroll=Payroll(db, budget="100.00"), name="plants")
+    outcome = found.settle_round(found.receive(crowd(), ["silent"]))
+    found.pay_round({"said": TRUTH}, {"w1": {}, "w2": {"said": TRUTH}})
+
+    def shown(*words, code=0):
+        done = CliRunner().invoke(app, ["round", "show", *words, "--db", db], env={"COLUMNS": "300"})
+        assert done.exit_code == code, done.output
+        return done.stdout + done.stderr
+
+    table = shown("plants-1")
+    assert "plants-1, settled, budget 100.00 EUR" in table
+    with Ledger.open(db).reading() as journal:
+        bound = {e.said["agent"]: e.said["commitment"] for e in journal.entries("plants-1", "submit")}
+    for agent, amount in outcome.amounts.items():
+        line = next(line for line in table.splitlines() if f" {agent} " in line)
+        assert major_text(amount, 2) in line and bound[agent][:12] in line and outcome.notices[agent].why[:20] in line
+    assert "dropped: no reply" in table and bound["w0"] not in table
+    document = json.loads(shown("plants-1", "--json"))
+    assert document == Rounds(Ledger.open(db)).show("plants-1") and document["format"] == "verax.round/1"
+    mine = shown("plants-1", "--agent", "w0")
+    assert str(outcome.notices["w0"]) in mine and bound["w0"] in mine and "signed by" in mine
+    told = json.loads(shown("plants-1", "--agent", "w0", "--json"))
+    assert told["notices"] == [outcome.notices["w0"].to_json()] and told["handed_in"][0]["commitment"] == bound["w0"]
+    assert "the arrays' names are not the broadcast's" in shown("plants-2", "--agent", "w1")
+    assert "agent 'eve' has handed in nothing" in shown("plants-1", "--agent", "eve", code=2)
+    assert "no round is called 'plants-7'" in shown("plants-7", "--agent", "eve", code=2)

@@ -418,7 +418,7 @@ def test_the_commands_run_a_round_from_opening_to_verification(tmp_path, monkeyp
     assert run("verify", "r1", "--agent", "a0", "--receipt", "a0.receipt").strip().endswith("equal")
     assert "not equal" not in run("verify", "r1", "--agent", "a0")
     assert run("verify").startswith("verified: ")
-    assert json.loads(run("show", "r1"))["state"] == "settled"
+    assert json.loads(run("show", "r1", "--json"))["state"] == "settled"
     assert "is settled and cannot submit" in run("submit", "r1", "a1.csv", "--agent", "eve", code=2)
     assert "no submission" in run("verify", "r1", "--agent", "eve", code=2)
     assert "not a receipt" in run("verify", "r1", "--receipt", "a0.csv", code=2)

@@ -20,7 +20,9 @@ from verax.money import major_text, scale_of
 
 if TYPE_CHECKING:
     from verax.keys import Key
+    from verax.ledger import Journal
 
+TOLD = "told"  # the kind of a ledger's records of notices
 DIGITS = 20  # of a hash, as a name: nobody finds a second key that begins with 80 given bits
 
 
@@ -125,3 +127,9 @@ def text_of(notices: Iterable[Notice]) -> str:
 def notices_in(text: str) -> list[Notice]:
     """The notices that were sent."""
     return [Notice.from_json(document) for document in wire.parsed(text, "the notices")]
+
+
+def told_in(journal: Journal, round: str) -> list[Notice]:
+    """What everybody was told of a federation's round, in order, from the ledger."""
+    said = journal.said(round, TOLD)
+    return [Notice.from_json(notice) for record in said for notice in record["notices"]]

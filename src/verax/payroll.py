@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import quote
 
 from verax import wire
@@ -24,17 +24,14 @@ from verax.judgements import SURE
 from verax.kept import KeptModels
 from verax.keys import OPERATOR
 from verax.money import major_text, minor_units, scale_of
-from verax.notices import Notice
+from verax.notices import TOLD, Notice
 from verax.outcome import Outcome
 from verax.received import Received
 from verax.reports import Reports
 from verax.rounds import Rounds, Settlement, Spec, transcript_of
 from verax.transcript import reports_of
 
-if TYPE_CHECKING:
-    from verax.ledger import Journal
-
-_BEGUN, _ASKED, _TOLD = "begun", "asked", "told"
+_BEGUN, _ASKED = "begun", "asked"
 _NOT_OF_A_ROUND = ("db", "full_marks", "signed", "riding")
 
 
@@ -162,7 +159,7 @@ class Payroll:
         Of a settled round there is one record, which stands.
         """
         with self.rounds.ledger.reading() as journal:
-            known = journal.get(f"{round}:{_TOLD}") if settled else None
+            known = journal.get(f"{round}:{TOLD}") if settled else None
             submitted = {body["agent"] for body in journal.said(round, "submit")} if settled else set()
         if known is not None:
             return {notice.agent: notice for notice in map(Notice.from_json, known.said["notices"])}
@@ -170,8 +167,8 @@ class Payroll:
         with self.rounds.ledger.writing() as journal:
             key = self.rounds.ledger.keys.key(OPERATOR)
             signed = [replace(notice, receipt=receipts.get(notice.agent)).signed_by(key) for notice in notices]
-            again = "" if settled else f":{journal.count(round, _TOLD) + 1}"
-            journal.record(f"{round}:{_TOLD}{again}", _TOLD, round, {"notices": [n.to_json() for n in signed]})
+            again = "" if settled else f":{journal.count(round, TOLD) + 1}"
+            journal.record(f"{round}:{TOLD}{again}", TOLD, round, {"notices": [n.to_json() for n in signed]})
         return {notice.agent: notice for notice in signed}
 
     def _receipt(self, round: str, agent: str) -> str:
@@ -197,12 +194,6 @@ def settled_outcome(begun: Begun, before: Collection[str] = ()) -> Outcome:
         begun.number, settled.scores, amounts, dict(begun.dropped), dict(begun.unpaid), begun.round, twins,
         settled.payments, models=dict(begun.models), before=tuple(before)
     )  # fmt: skip
-
-
-def told_to(journal: Journal, round: str, agent: str) -> list[Notice]:
-    """What an agent was told of a federation's round, from the ledger."""
-    said = [notice for record in journal.said(round, _TOLD) for notice in record["notices"]]
-    return [Notice.from_json(notice) for notice in said if notice["agent"] == agent]
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ _MADE_BY = {
     ACCURACIES: "verax plan REPORTS --truth FILE --json",
     PAYMENTS: "verax pay SCORES.json --budget B --json",
     MARKET: "verax market SUBMISSIONS --json",
-    ROUND: "verax round show ROUND",
+    ROUND: "verax round show ROUND --json",
 }
 MOST_CHARACTERS = 2**30
 MOST_DEEP = 64

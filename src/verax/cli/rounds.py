@@ -294,9 +294,39 @@ def void(round: _Round, db: _Db = "verax.db", keys: _Keys = None) -> None:
 
 
 @app.command()
-def show(round: _Round, db: _Db = "verax.db") -> None:
+def show(
+    round: _Round,
+    agent: Annotated[str | None, typer.Option(help="What this agent was told of its pay, and has handed in.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")] = False,
+    db: _Db = "verax.db",
+) -> None:
     """What may be known now: before settlement nobody's report, nor the truth, nor the secret."""
-    _print_document(_rounds_in(db).show(round))
+    from verax.notices import told_in
+    from verax.show.rounds import agent_words, round_listing, round_words
+    from verax.show.text import console, print_line, table
+
+    rounds = _rounds_in(db)
+    with rounds.ledger.reading() as journal:
+        told = told_in(journal, round)
+    if agent is None:
+        known = rounds.show(round)
+        if as_json:
+            _print_document(known)
+            return
+        latest = {notice.agent: notice for notice in told}
+        out, words = console(), round_words(known)
+        out.print(table(round_listing(known, latest)))
+    else:
+        mine = [notice for notice in told if notice.agent == agent]
+        handed_in = [] if mine and rounds.state(round) == "none" else rounds.handed_in(round, agent)
+        if not mine and not handed_in:
+            raise InputError(f"agent {agent!r} has handed in nothing to round {round!r}, and was told nothing of it")
+        if as_json:
+            _print_document({"round": round, "agent": agent, "notices": mine, "handed_in": handed_in})
+            return
+        out, words = console(), agent_words(agent, mine, handed_in)
+    for line in words:
+        print_line(out, line)
 
 
 @app.command()

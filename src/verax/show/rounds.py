@@ -1,0 +1,81 @@
+"""Rounds as tables and words: what may be known of one now, and what one agent was told."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from verax.money import major_text, scale_of
+from verax.notices import Notice
+from verax.show.text import Listing, plus_minus
+
+_DIGITS = 12  # of a hash, beside a name
+
+
+def round_listing(shown: Mapping[str, Any], told: Mapping[str, Notice]) -> Listing:
+    """Everybody in a round: score, pay, the entry of what stands, the beginning of its commitment, and why.
+
+    >>> shown = {"round": "r1", "state": "open", "settlement": None, "spec": {"budget": "9.00", "currency": "EUR"},
+    ...          "submissions": [{"agent": "ann", "commitment": "5ec2e7" * 9, "entry": 3}]}
+    >>> listing = round_listing(shown, {})
+    >>> listing.title, listing.rows
+    ('r1, open, budget 9.00 EUR', (('ann', '-', '-', '3', '5ec2e75ec2e7', ''),))
+    """
+    spec, settled = shown["spec"], shown["settlement"] or {}
+    currency, amounts = spec["currency"], settled.get("amounts") or {}
+    scores = {s["agent"]: s for s in (settled.get("scores") or {}).get("scores", ())}
+    entries = {s["agent"]: s for s in shown["submissions"]}
+
+    def row(agent: str) -> tuple[str, ...]:
+        score, entry = scores.get(agent, {}), entries.get(agent, {})
+        return (
+            agent,
+            "-" if score.get("score") is None else plus_minus(score["score"], score["stderr"]),
+            "-" if agent not in amounts else major_text(amounts[agent], scale_of(currency)),
+            str(entry.get("entry", "-")),
+            entry.get("commitment", "-")[:_DIGITS],
+            told[agent].why if agent in told else "",
+        )
+
+    agents = sorted({*entries, *amounts, *told}, key=lambda agent: (-amounts.get(agent, 0), agent))
+    paid = f", {major_text(sum(amounts.values()), scale_of(currency))} paid" if settled else ""
+    title = f"{shown['round']}, {shown['state']}, budget {spec['budget']} {currency}{paid}"
+    columns = ("agent", "score ± stderr", currency, "entry", "commitment", "why")
+    return Listing(columns, tuple(map(row, agents)), title)
+
+
+def round_words(shown: Mapping[str, Any]) -> list[str]:
+    """What the round asks, in a line, and what it is known by.
+
+    >>> spec = {"tasks": ["a", "b"], "classes": ["x", "y"], "rule": "zero-one", "scheme": "clipped"}
+    >>> found = {"spec": spec, "digest": "5e" * 32, "root": None, "head": {"count": 3, "hash": "c2" * 32}}
+    >>> round_words(found)[0]
+    '2 tasks, 2 classes (x, y), rule zero-one, scheme clipped'
+    """
+    spec, head = shown["spec"], shown["head"]
+    classes = ", ".join(spec["classes"][:5]) + (", ..." if len(spec["classes"]) > 5 else "")
+    tasks, many = len(spec["tasks"]), len(spec["classes"])
+    known = [f"digest {shown['digest']}", *([f"root {shown['root']}"] if shown["root"] else [])]
+    return [
+        f"{tasks:,} tasks, {many} classes ({classes}), rule {spec['rule']}, scheme {spec['scheme']}",
+        *known,
+        f"journal of {head['count']:,} entries, head {head['hash']}",
+    ]
+
+
+def agent_words(agent: str, notices: Sequence[Notice], handed_in: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What one agent was told, and what it has handed in.
+
+    >>> print(*agent_words("ann", [Notice("plants", 2, "ann", "dropped: no reply")], []), sep="\\n")
+    plants, round 2: ann is paid nothing: dropped: no reply
+      nobody has signed it
+    """
+    found = []
+    for notice in notices:
+        known = {"name stands for": notice.identity, "model": notice.model}
+        found.append(str(notice))
+        found += [f"  {what} {digest}" for what, digest in known.items() if digest]
+        found.append(f"  {notice.fault() or f'signed by {notice.operator}'}")
+    for entry in handed_in:
+        found.append(f"entry {entry['entry']} of {entry['at']}: commitment {entry['commitment']}, key {entry['key']}")
+    return found
