@@ -74,7 +74,7 @@ def everything(request):
 
 def without_namespaces(request):
     """As in a container that may make none, on a kernel without Landlock: everything is tried there too."""
-    from verax.models import walls
+    from verax.models import confine as walls
 
     def refuse():
         raise PermissionError
@@ -120,6 +120,17 @@ def printing(request):
 
 def sleeping(request):
     return lambda: time.sleep(3600) or ()
+
+
+def lingering(request):
+    """It closes what it answers on, as if it had ended, and goes on."""
+
+    def linger():
+        os.closerange(3, 256)
+        time.sleep(3600)
+        return ()
+
+    return linger
 
 
 def spinning(request):

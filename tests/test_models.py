@@ -7,6 +7,8 @@ import json
 import os
 import platform
 import re
+import subprocess
+import sys
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -94,13 +96,15 @@ def nothing_file():
     [
         ("flooding", "more than 1,000 bytes"),
         ("sleeping", "more than 2 seconds$"),
+        ("lingering", "says that it has ended and goes on"),
         ("spinning", "1 seconds of processor time"),
         ("crashing", "crashes .SIGSEGV"),
         ("old_calls", "crashes .SIGSYS"),
         ("failing", r"status 1: .{1,310}$"),
     ],
 )
-def test_whoever_misbehaves_is_ended_and_the_reason_said(work, reason):
+def test_whoever_misbehaves_is_ended_and_the_reason_said(work, reason, monkeypatch):
+    monkeypatch.setattr(jail, "_TO_END", 0.2)
     started = time.monotonic()
     with nothing_file() as request, pytest.raises(ModelError, match=reason) as refused:
         confined(f"jail_payloads:{work}", request, 1000, Limits(seconds=1, clock=2 if work == "sleeping" else 60))
@@ -141,7 +145,6 @@ LIES = ["nothing", "no json", "deep", "list", "long", "no labels", "some", "no c
 @pytest.mark.parametrize("lie", LIES)
 def test_whatever_comes_out_of_a_jail_is_a_strangers_word(lie, monkeypatch):
     monkeypatch.setattr(predicting, "WORK", "jail_payloads:lying")
-    monkeypatch.setattr(predicting, "check_model", lambda model: None)
     if lie == "nan":  # numbers that are no probabilities: the labels stand
         found = predict(b"LIE:nan", INPUTS[:3], CLASSES)
         assert found.probabilities is None and found.labels.tolist() == [[0, 0, 0]]
@@ -231,7 +234,6 @@ def test_weights_in_other_files_are_refused_unread(path, hidden):
 
 def test_weights_in_other_files_are_out_of_reach_even_if_nobody_looks(tmp_path, monkeypatch):
     """The walls hold without the check: what cannot be opened cannot be read."""
-    monkeypatch.setattr(predicting, "check_model", lambda model: None)
     monkeypatch.setattr(predicting, "WORK", "jail_payloads_unchecked:answering")
     (tmp_path / "jail_payloads_unchecked.py").write_text(
         "from verax.models import answering as a\na.check_model = lambda model: None\nanswering = a.answering\n"
@@ -390,3 +392,37 @@ def test_the_page_prints_what_it_shows(capsys):
     [program], [shown] = (re.findall(rf"```{kind}\n(.*?)```", page, flags=re.S) for kind in ("python", "text"))
     exec(compile(program, "models.md", "exec"), {})
     assert capsys.readouterr().out == shown
+
+
+def test_a_file_of_countless_parts_costs_nobody_anything():
+    parts = b"\x3a\x00" * 10**6  # graphs of nothing
+    started = time.monotonic()
+    with pytest.raises(ModelError, match="more than 500,000 parts"):
+        predict(parts, INPUTS, CLASSES, limits=Limits(seconds=30))
+    assert time.monotonic() - started < 60
+
+
+def test_an_inmate_does_not_outlive_who_waits_for_it(tmp_path):
+    program = (
+        "from verax.models import jail; f = open('/dev/null', 'rb')\n"
+        "with jail._inmate('jail_payloads:sleeping', f, jail.Limits(), 'strong') as inmate:\n"
+        "    print(inmate.process.pid, flush=True); input()"
+    )
+    path = os.pathsep.join([str(Path(verax.__file__).parents[1]), str(Path(__file__).parent)])
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    parent = subprocess.Popen([sys.executable, "-c", program], env={"PYTHONPATH": path}, **pipes)
+    assert parent.stdout is not None
+    inmate = int(parent.stdout.readline())
+    parent.kill()
+    parent.communicate()
+    until = time.monotonic() + 10
+    while is_alive(inmate) and time.monotonic() < until:
+        time.sleep(0.05)
+    assert not is_alive(inmate)
+
+
+def is_alive(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")")[1].split()[0] != "Z"
+    except FileNotFoundError:
+        return False

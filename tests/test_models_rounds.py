@@ -20,6 +20,7 @@ from verax.keys import Key, unseal
 from verax.ledger import Journal, Ledger
 from verax.models import Limits, predict, prediction
 from verax.models.asked import Asks
+from verax.recorded import RecordedRound
 from verax.rounds import Rounds, Spec, Submission, transcript_of
 from verax.sealed import opened_record
 
@@ -293,3 +294,26 @@ def test_the_whole_story_on_the_command_line(tmp_path):
     assert again.stdout.splitlines()[0].endswith("equal")
     assert again.stdout.splitlines()[1] == "ann: the model says what was recorded"
     assert json.loads(run("round", "show", "r1", "--json").stdout)["spec"]["asks"]["kind"] == "onnx"
+
+
+@pytest.mark.parametrize("lie", ["short", "beyond", "none", "both", "twice", "unread"])
+def test_an_operator_who_signs_answers_that_cannot_be_is_found(rounds, monkeypatch, lie):
+    def lying(self, step, body, kind=None):
+        if step == "answers":
+            first = body["answers"][0]
+            wrong = {"short": {"labels": [0]}, "beyond": {"labels": [7] * 200}, "unread": {"labels": "x"}}
+            first |= {"content": wrong[lie]} if lie in wrong else {}
+            if lie == "none":
+                body["answers"].pop(0)
+            elif lie == "both":
+                first["problem"] = "it crashes"
+            elif lie == "twice":
+                body["answers"] = 5
+        return record(self, step, body, kind)
+
+    record = RecordedRound.record_signed
+    sealed(rounds, SPEC, {name: model(name) for name in FILES})
+    monkeypatch.setattr(RecordedRound, "record_signed", lying)
+    rounds.settle("r", inputs=INPUTS)
+    [problem] = rounds.verify("r")
+    assert "not those that were sealed" in problem or "what models said in round 'r' is none" in problem

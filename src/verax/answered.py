@@ -9,19 +9,69 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from importlib import metadata
 from typing import Any
 
+from verax import wire
 from verax.errors import ConflictError, InputError, ModelError
 from verax.labels import Array
 from verax.models.asked import digest_of_inputs
 from verax.models.jail import walls
 from verax.models.prediction import MODEL_TYPES, checked_model, predict, refuse_if_none_can_run
 from verax.spec import Spec
-from verax.transcript import Content, content_of, nonce_of, nothing_said
+from verax.transcript import Content, content_of, nonce_of, nothing_said, reports_of
 
-Answers = dict[str, Any]
+
+@dataclass(frozen=True)
+class Answer(wire.Document):
+    """What one model says, as the report that is scored; or why it says nothing."""
+
+    agent: str
+    commitment: str
+    content: dict[str, Any] | None = wire.if_given(None)
+    problem: str | None = wire.if_given(None)
+
+
+@dataclass(frozen=True)
+class Answers(wire.Document):
+    """What a round's models say, behind which walls they were run, and by which onnxruntime.
+
+    >>> said = Answers((Answer("ann", "c0", {"labels": [0, 1]}), Answer("bob", "c1", problem="it crashes")))
+    >>> said.problems, said.notes
+    ({'bob': 'it crashes'}, ("'bob' says nothing and is paid nothing: it crashes",))
+    """
+
+    answers: tuple[Answer, ...]
+    walls: tuple[str, ...] = ()
+    jail: str = "strong"
+    runtime: str = ""
+
+    @classmethod
+    def recorded(cls, document: Mapping[str, Any]) -> Answers:
+        """The answers of a record, which says besides who signed it."""
+        return cls.from_json({name: document[name] for name in cls.__dataclass_fields__ if name in document})
+
+    @property
+    def problems(self) -> dict[str, str]:
+        """Whose models said nothing, and why."""
+        return {said.agent: said.problem for said in self.answers if said.problem is not None}
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What there is to say of models that said nothing."""
+        return tuple(f"{agent!r} says nothing and is paid nothing: {why}" for agent, why in self.problems.items())
+
+    def content(self, spec: Spec, agent: str, bound: str) -> Content | None:
+        """The report that was recorded for a submission; None where there is none that could be."""
+        said = next((a for a in self.answers if (a.agent, a.commitment) == (agent, bound)), None)
+        if said is None or (said.content is None) == (said.problem is None):
+            return None
+        try:
+            reports_of(spec, [(agent, content := said.content or nothing_said(spec))])
+        except (InputError, KeyError, TypeError, ValueError):
+            return None
+        return content
 
 
 def content_to_take(given: Any, spec: Spec) -> dict[str, Any]:
@@ -52,17 +102,17 @@ def answers_of(
 ) -> Answers:
     """Run every (agent, commitment, content): what each says, or why it says nothing. No model harms another."""
     refuse_if_none_can_run(jail)
-    said = [
-        {"agent": agent, "commitment": bound} | _answer(spec, content, inputs, jail) for agent, bound, content in models
-    ]
-    return {"answers": said, "walls": [*walls().walls], "jail": jail, "runtime": metadata.version("onnxruntime")}
+    said = tuple(Answer(agent, bound, *_said(spec, content, inputs, jail)) for agent, bound, content in models)
+    return Answers(said, walls().walls, jail, metadata.version("onnxruntime"))
 
 
-def _answer(spec: Spec, content: Content | None, inputs: Mapping[str, Array], jail: str) -> dict[str, Any]:
+def _said(
+    spec: Spec, content: Content | None, inputs: Mapping[str, Array], jail: str
+) -> tuple[dict[str, Any] | None, str | None]:
     try:
-        return {"content": report_of(spec, _model_in(content), inputs, jail)}
+        return report_of(spec, _model_in(content), inputs, jail), None
     except InputError as error:
-        return {"problem": str(error)}
+        return None, str(error)
 
 
 def _model_in(content: Content | None) -> bytes:
@@ -72,7 +122,7 @@ def _model_in(content: Content | None) -> bytes:
         raise ModelError("what was handed in cannot be opened, or is no model") from None
 
 
-def report_of(spec: Spec, model: bytes, inputs: Mapping[str, Array], jail: str) -> Content:
+def report_of(spec: Spec, model: bytes, inputs: Mapping[str, Array], jail: str) -> dict[str, Any]:
     """What a model says, as the report that it stands for; rows of numbers only where the round's rule needs them."""
     assert spec.asks is not None
     found = predict(model, inputs, spec.classes, tasks=spec.tasks, limits=spec.asks.limits, jail=jail)
@@ -81,30 +131,10 @@ def report_of(spec: Spec, model: bytes, inputs: Mapping[str, Array], jail: str) 
     return content_of(found if spec.chosen.needs_rows else replace(found, probabilities=None), spec)
 
 
-def content_said(spec: Spec, answers: Answers, agent: str, bound: str) -> Content | None:
-    """The report that was recorded for a submission; None where nothing was, which cannot be."""
-    for said in answers["answers"]:
-        if said["agent"] == agent and said["commitment"] == bound:
-            found: Content = nothing_said(spec) if "problem" in said else said["content"]
-            return found
-    return None
-
-
 def is_said_again(spec: Spec, answers: Answers, agent: str, model: Any, inputs: Mapping[str, Array], jail: str) -> bool:
     """Whether a model, run again, gives the answer that was recorded for its agent."""
-    recorded = [said for said in answers["answers"] if said["agent"] == agent]
-    if not recorded:
+    recorded = next((said for said in answers.answers if said.agent == agent), None)
+    if recorded is None:
         raise InputError(f"agent {agent!r} has no submission in round {spec.round!r}")
     refuse_if_none_can_run(jail)
-    again = _answer(spec, content_of_model(model, spec), inputs, jail)
-    return all(recorded[0].get(name) == again.get(name) for name in ("content", "problem"))
-
-
-def notes_of(answers: Answers) -> list[str]:
-    """What there is to say of models that said nothing."""
-    return [f"{agent!r} says nothing and is paid nothing: {problem}" for agent, problem in problems_of(answers).items()]
-
-
-def problems_of(answers: Answers) -> dict[str, str]:
-    """Whose models said nothing, and why."""
-    return {said["agent"]: said["problem"] for said in answers["answers"] if "problem" in said}
+    return (recorded.content, recorded.problem) == _said(spec, content_of_model(model, spec), inputs, jail)

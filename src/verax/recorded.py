@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import Any
 from urllib.parse import quote
 
-from verax.answered import Answers, content_said, problems_of, refuse_other_inputs
+from verax.answered import Answers, refuse_other_inputs
 from verax.errors import ConflictError, InputError, LedgerError, NotFoundError
 from verax.examined import Sat
 from verax.keys import OPERATOR, Key, Keyring, is_signed
@@ -238,8 +238,10 @@ class RecordedRound:
         """What was recorded of models when they were run."""
         if "answers" not in self.steps:
             raise ConflictError(f"the models of round {self.name!r} were not run; settle it first")
-        found: Answers = self.steps["answers"].said
-        return found
+        try:
+            return Answers.recorded(self.steps["answers"].said)
+        except InputError as error:
+            raise LedgerError(f"the record of what models said in round {self.name!r} is none: {error}") from None
 
     def transcript(self, answers: Answers | None = None) -> Transcript:
         """What a settlement rests on; `answers` are those of its models where they are not recorded yet."""
@@ -250,7 +252,7 @@ class RecordedRound:
         spec = with_truth(self.spec, self.opened, secret)
         if spec.asks is not None:
             answers = answers or self.answers
-            spec = replace(spec, unpaid=(*spec.unpaid, *problems_of(answers)))
+            spec = replace(spec, unpaid=(*spec.unpaid, *answers.problems))
         opened = [(agent, self._content_of(body, secret, answers)) for agent, body in taken]
         if root != sealed.said["root"] or any(content is None for _, content in opened):
             raise LedgerError(f"the submissions of round {self.name!r} are not those that were sealed; nothing is paid")
@@ -272,7 +274,7 @@ class RecordedRound:
         if not is_signed(found.signed_part(self.opened), found.key, found.signature):
             return None
         if answers is not None:
-            return content_said(self.spec, answers, agent, found.commitment)
+            return answers.content(self.spec, agent, found.commitment)
         opened = found.opened(secret)
         try:
             assert opened is not None

@@ -38,7 +38,6 @@ from verax.answered import (
     answers_of,
     content_to_take,
     is_said_again,
-    notes_of,
     refuse_other_inputs,
 )
 from verax.errors import ConflictError, InputError, LedgerError
@@ -309,13 +308,13 @@ class Rounds:
             transcript = this.transcript(answers)
         found = settlement(*transcript)  # after reading: it may take long, and an SQLite reader keeps writers waiting
         if answers is not None:
-            found = replace(found, notes=(*found.notes, *notes_of(answers)))
+            found = replace(found, notes=(*found.notes, *answers.notes))
         with self._writing(round) as this:
             if (known := this.settled()) is not None:
                 return known
             this.require("score")
             if answers is not None:
-                this.record_signed("answers", answers)
+                this.record_signed("answers", answers.to_json())
             this.record_signed("score", {"settlement": found.to_json()})
             this.release_stakes()
             for agent, amount in sorted(found.amounts.items(), key=lambda x: x[1]):  # losses come in, gains go out

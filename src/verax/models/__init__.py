@@ -1,7 +1,7 @@
 """Models as reports: an agent hands in an ONNX file, the operator runs it on inputs that nobody else sees.
 
     onnxfile    what may be in a file, read without loading it
-    walls       what is shut around a process, raised from inside
+    confine     walls: what is shut around a process, raised from inside
     inmate      what a jailed process does: prepare, raise the walls, then the stranger's part
     jail        the same from outside: limits, and nothing believed of what comes back
     answering   a model's answers to inputs, inside

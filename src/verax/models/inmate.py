@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterable
 from typing import IO
 
-from verax.models.walls import REQUIRED, open_doors, raise_walls
+from verax.models.confine import REQUIRED, open_doors, raise_walls
 
 # What is done in a jail: it prepares before the walls stand, and returns what is to be done behind them.
 Work = Callable[[IO[bytes]], Callable[[], Iterable[bytes]]]

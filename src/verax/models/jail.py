@@ -22,7 +22,7 @@ from verax import wire
 from verax.errors import InputError, ModelError, OptionError, VeraxError, is_number
 
 Jail = Literal["strong", "weak"]
-_TO_START = 120.0  # seconds
+_TO_START, _TO_END = 120.0, 10.0  # seconds
 _MOST_OF_A_LINE = 4096
 _ENVIRONMENT = {
     "ORT_DISABLE_TELEMETRY": "1",  # else onnxruntime reports home, by a thread of its own
@@ -120,7 +120,11 @@ def confined(work: str, request: IO[bytes], most: int, limits: Limits | None = N
             answer += block
             if len(answer) > most:
                 raise ModelError(f"it answers more than {most:,} bytes")
-        if status := inmate.process.wait(timeout=10):
+        try:
+            status = inmate.process.wait(timeout=_TO_END)
+        except subprocess.TimeoutExpired:
+            raise ModelError("it says that it has ended and goes on") from None
+        if status:
             raise ModelError(inmate.reason(status))
         return bytes(answer)
 
@@ -179,8 +183,9 @@ def _inmate(work: str, request: IO[bytes], limits: Limits, jail: Jail) -> Iterat
         try:
             yield _Inmate(process, said, limits, _walls_said(process, said))
         finally:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
+            if process.poll() is None:  # else its number may be another's already
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
             process.wait()
             if process.stdout is not None:
                 process.stdout.close()

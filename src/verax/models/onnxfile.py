@@ -13,7 +13,7 @@ from verax.errors import ModelError
 
 DOMAINS = ("", "ai.onnx", "ai.onnx.ml")
 RANDOM = ("Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike")
-_MOST_DEEP = 64
+_MOST_DEEP, _MOST_PARTS = 64, 500_000
 _MODEL, _GRAPH, _NODE, _ATTRIBUTE, _SPARSE, _TENSOR, _FUNCTION = (
     "model", "graph", "node", "attribute", "sparse", "tensor", "function"
 )  # fmt: skip
@@ -51,7 +51,7 @@ class _Malformed(Exception):  # noqa: N818
 
 def _messages(model: memoryview) -> Iterator[str]:
     """The kind of every message that is looked into, each checked on the way."""
-    waiting = [(_MODEL, model, 0)]
+    waiting, count = [(_MODEL, model, 0)], 0
     while waiting:
         kind, message, depth = waiting.pop()
         if depth > _MOST_DEEP:
@@ -65,6 +65,9 @@ def _messages(model: memoryview) -> Iterator[str]:
             if inner is not None:
                 if not isinstance(value, memoryview):
                     raise _Malformed(f"field {number} of a {kind} is no message")
+                count += 1
+                if count > _MOST_PARTS:
+                    raise ModelError(f"it has more than {_MOST_PARTS:,} parts; make it smaller")
                 waiting.append((inner, value, depth + 1))
             elif kind == _TENSOR and (number == _ELSEWHERE or (number == _PLACE and value != 0)):
                 raise ModelError("its weights are in other files; save it as one file, without external data")
@@ -104,6 +107,8 @@ def _fields(message: memoryview) -> Iterator[tuple[int, memoryview | int]]:
 
 def _varint(message: memoryview, at: int) -> tuple[int, int]:
     """A whole number in groups of seven bits, the lowest first; and where it ends."""
+    if at < len(message) and message[at] < 128:  # most are small
+        return message[at], at + 1
     found = 0
     for n, byte in enumerate(message[at : at + 10]):
         found |= (byte & 127) << 7 * n

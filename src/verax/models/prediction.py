@@ -26,7 +26,17 @@ WORK = "verax.models.answering:answering"
 Model = bytes | bytearray | memoryview | str | os.PathLike[str]
 MODEL_TYPES = (bytes, bytearray, memoryview, str, os.PathLike)
 
-__all__ = ["EXAMPLE", "WORK", "Model", "checked_model", "input_arrays", "predict", "refuse_if_none_can_run"]
+__all__ = [
+    "EXAMPLE",
+    "MODEL_TYPES",
+    "WORK",
+    "Model",
+    "bytes_of_model",
+    "checked_model",
+    "input_arrays",
+    "predict",
+    "refuse_if_none_can_run",
+]
 
 
 def predict(
@@ -53,7 +63,7 @@ def predict(
     verax.errors.ModelError: it is no ONNX model (a field is of the unknown kind 6); export it again
     """
     limits = limits or Limits()
-    content = checked_model(model, limits)
+    content = bytes_of_model(model, limits)  # looked into behind the walls
     arrays = input_arrays(inputs)
     refuse_if_none_can_run(jail)
     count = len(next(iter(arrays.values())))
@@ -66,7 +76,14 @@ def predict(
 
 
 def checked_model(model: Model, limits: Limits) -> bytes:
-    """A model's bytes, refused where they are too many or could not be run; a large file is not read."""
+    """A model's bytes, refused where it could not be run."""
+    content = bytes_of_model(model, limits)
+    check_model(content)
+    return content
+
+
+def bytes_of_model(model: Model, limits: Limits) -> bytes:
+    """A model's bytes, refused where they are too many; a large file is not read."""
     if not isinstance(model, bytes | bytearray | memoryview):
         try:
             size = os.stat(model).st_size
@@ -77,7 +94,6 @@ def checked_model(model: Model, limits: Limits) -> bytes:
         size, content = len(model), bytes(model)
     if size > limits.file:
         raise ModelError(f"it has {size:,} bytes and the most that is taken is {limits.file:,}; make it smaller")
-    check_model(content)
     return content
 
 

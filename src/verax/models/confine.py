@@ -53,6 +53,7 @@ def raise_walls(memory: int, seconds: int) -> tuple[str, ...]:
     `memory` is in bytes and `seconds` of processor time, both beyond what is used already. There is no way back.
     """
     held = _memory_held()  # asked for while /proc can be seen
+    _die_first()
     attempts: Mapping[str, Callable[[], object]] = {
         "nobody": _leave_root,
         "namespaces": _enter_namespaces,
@@ -131,6 +132,12 @@ def _memory_held() -> int:
     with suppress(FileNotFoundError), open("/proc/self/statm") as file:
         return int(file.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
     return 0
+
+
+def _die_first() -> None:
+    """Where the machine runs out of memory all the same, this process goes, and not who waits for it."""
+    with suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
+        file.write("1000")
 
 
 def _set_limits(memory: int, seconds: int) -> None:
