@@ -17,10 +17,12 @@ from verax.audit.confidence import TEMPERATURES
 from verax.audit.copies import copies
 from verax.audit.evidence import spearman
 from verax.audit.replies import Gains
-from verax.audit.worth import worth, worths
+from verax.audit.worth import mean_delta, worth, worths
 from verax.kernels import Engine
+from verax.mechanisms.pairwise import pairs_with
 from verax.plan import Mechanism
-from verax.score import prepare
+from verax.score import pairwise, prepare
+from verax.statistic import Side
 
 MODELS = Path(__file__).parents[2] / "shared" / "data" / "cifar10_30_models.npz"
 
@@ -590,6 +592,25 @@ def test_worth_of_all_agents_is_that_of_each(name, public):
                 )
                 for mine, its in zip((w.rows, w.value, w.own), (one.rows, one.value, one.own), strict=True):
                     np.testing.assert_allclose(mine, its, rtol=1e-12, atol=1e-16)
+        each = [np.eye(w.value.shape[1])[w.held].T @ w.value for w in worths(ready, labels=True)]
+        np.testing.assert_allclose(mean_delta(ready), np.mean(each, 0), rtol=1e-12, atol=1e-15)
+
+
+@pytest.mark.parametrize("gaps", [0.0, 0.2])
+@pytest.mark.parametrize("name", [n for n, how in MECHANISMS.items() if "against" not in how])
+def test_every_pair_at_once_is_what_each_agent_has_beside_each(name, gaps):
+    rng = default_rng(3)
+    labels, _ = crowd(rng, tasks=90)
+    labels = np.where(rng.random(labels.shape) < gaps, -1, labels)
+    rows = np.where(
+        labels[..., None] < 0, np.nan, 0.7 * np.eye(3)[labels] + 0.3 * rng.dirichlet(np.ones(3), labels.shape)
+    )
+    ready = prepare(Reports.of(labels, rows), None, None, Mechanism.of(**MECHANISMS[name]))
+    found = pairwise(ready)
+    for i in range(len(labels)):
+        expected = pairs_with(Side(ready.reports, ready.signal, None), ready.plan, i, ready.reports.labels).value
+        expected[i] = np.nan
+        np.testing.assert_allclose(found[i], expected, rtol=1e-12, atol=1e-15)
 
 
 def test_the_fraction_of_colluders_that_two_labels_bear_follows_from_the_others_scores():

@@ -277,23 +277,36 @@ def evaluated(rule: Rule, joint: Joint) -> Estimate:
 
 def all_pairs(side: Side, plan: Plan) -> list[Part | None] | None:
     """Every agent against every other from counts that are never kept; None where they must be."""
-    sign = plan.sign if plan.matrix is None else plan.matrix.astype(np.int64) if plan.binary_matrix else None
-    counted = plan.rule.counts_only and side.signal.kind is None and plan.mechanism.draws is None
-    if sign is None or not counted or plan.over not in ("mean", "median") or side.references is not None:
+    if (sign := _sign_of_all(side, plan)) is None or plan.over not in ("mean", "median"):
         return None
-    labels, classes = side.reports.labels, len(side.reports.classes)
-    half = halves(side.reports.tasks) if plan.sign == "split" else None
+    labels, half = side.reports.labels, halves(side.reports.tasks) if plan.sign == "split" else None
     found: list[Part | None] = []
     for first in range(0, len(labels), step := _rows_at_once(labels, half, plan)):
         rows = labels[first : first + step] if step < len(labels) else labels
-        found += _rows_beside_all(rows, first, side, classes, sign, half, plan)
+        found += _rows_beside_all(rows, first, side, sign, half, plan)
     return found
 
 
+def values_of_all(side: Side, plan: Plan) -> Floats | None:
+    """What every agent scores beside every other, NaN where they share too few tasks, as `all_pairs` finds it."""
+    if (sign := _sign_of_all(side, plan)) is None:
+        return None
+    labels, half = side.reports.labels, halves(side.reports.tasks) if plan.sign == "split" else None
+    value, able = _values_of_totals(*kernels.totals(labels, labels, len(side.reports.classes), sign, half, plan.engine))
+    return np.where(able, value, math.nan)
+
+
+def _sign_of_all(side: Side, plan: Plan) -> Any | None:
+    """S, or how it is learned, where all pairs can be scored from counts that are never kept."""
+    sign = plan.sign if plan.matrix is None else plan.matrix.astype(np.int64) if plan.binary_matrix else None
+    counted = plan.rule.counts_only and side.signal.kind is None and plan.mechanism.draws is None
+    return sign if counted and side.references is None else None
+
+
 def _rows_beside_all(
-    rows: Labels, first: int, side: Side, classes: int, sign: Any, half: Ints | None, plan: Plan
+    rows: Labels, first: int, side: Side, sign: Any, half: Ints | None, plan: Plan
 ) -> list[Part | None]:
-    labels, who = side.reports.labels, np.arange(first, first + len(rows))
+    labels, classes, who = side.reports.labels, len(side.reports.classes), np.arange(first, first + len(rows))
     if plan.over == "median":
         total, n = kernels.totals(rows, labels, classes, sign, half, plan.engine)
     else:

@@ -32,7 +32,7 @@ from verax.audit.evidence import accuracy, enough, error_rates, informative
 from verax.audit.independence import independent
 from verax.audit.replies import Deltas, Gains, categorical, flipping_fraction, gamma_star, robust, truthful
 from verax.audit.search import searched
-from verax.audit.worth import worth, worths
+from verax.audit.worth import mean_delta, worth, worths
 from verax.errors import InputError, OptionError, is_number
 from verax.groups import clusters_of
 from verax.intervals import quantile
@@ -243,12 +243,6 @@ def _accuracy_of(ready: Prepared, scores: Scores, confidence: float) -> Certific
         except InputError:
             beyond = None
     return accuracy(scores, reports.labels, reports.truth, beyond, confidence)
-
-
-def mean_delta(ready: Prepared) -> Floats:
-    """delta, averaged over all agents beside their references: which labels go together. (L, L)"""
-    found = [w for w in worths(ready, labels=True) if w is not None]
-    return np.asarray(np.mean([np.eye(w.value.shape[1])[w.held].T @ w.value for w in found], axis=0))
 
 
 def lying(ready: Prepared, i: int, rates: Sequence[float]) -> list[float]:

@@ -106,40 +106,90 @@ class _Block:
 
 def worths(ready: Prepared, *, labels: bool = False) -> Iterator[Worth | None]:
     """What `worth` gives of every agent, as many of them at a time as fit the memory."""
+    alike = _Alike.of(ready, labels=labels)
     size = len(ready.reports.tasks) * len(ready.reports.classes)
     step = max(1, ready.plan.engine.max_bytes // (64 * max(size, 1)))
-    learned = not labels and ready.plan.rule.counts_only and ready.plan.matrix is None
-    alike = not learned and ready.plan.over in (None, "mean") and not (ready.reports.labels < 0).any()
-    alike = alike and ready.mixtures is None
     every = range(len(ready.reports.agents))
     for first in range(0, len(every), step):
         agents = every[first : first + step]
-        if alike:
-            yield from _worth_of_alike(ready, slice(agents.start, agents.stop), labels=labels)
+        if alike is not None:
+            yield from alike.worths(slice(agents.start, agents.stop))
         else:
             yield from [worth(ready, i, labels=labels) for i in agents]
 
 
-def _worth_of_alike(ready: Prepared, agents: slice, *, labels: bool) -> list[Worth | None]:
-    """Agents who answered every task, and whose S is known: what they differ in is their own labels."""
-    reports, plan = ready.reports, ready.plan
-    plain, matrix = not (labels or plan.rule.penalised), None if labels or plan.rule.needs_rows else plan.matrix
-    held, identity = reports.labels[agents], np.eye(len(reports.classes))
-    known = reports.truth >= 0 if plan.by_truth and reports.truth is not None else np.zeros(held.shape[1], dtype=bool)
-    sides = [(known, True, 1), (~known, False, len(reports.agents) - 1 if plan.by_peers else 0)]
-    sides = [(mask, by_truth, references) for mask, by_truth, references in sides if references and mask.sum() >= 2]
-    entered, value, parts = np.zeros(len(known), dtype=bool), np.zeros((*held.shape, len(identity))), []
-    for mask, by_truth, references in sides:
-        signal, n = ready.signal.take(mask), mask.sum()
-        columns = reports.labels if not by_truth or reports.truth is None else reports.truth[None]
-        total = np.broadcast_to(_said_on(ready, columns[:, mask]), (len(held), n, len(identity)))
-        total = total if by_truth else total - identity[held[:, mask]]
-        total = total if matrix is None else total @ matrix.astype(np.float64).T
-        share = n / sum(m.sum() for m, _, _ in sides) / references * n / n
-        value[:, mask] = share * total / n if plain else share * signal.residuals(total) * signal.weights[:, None]
-        entered |= mask
-        parts.append((mask, signal))
-    return _made(ready, agents, entered, value, () if plain else tuple(parts), labels=labels)
+@dataclass(frozen=True, eq=False)
+class _Alike:
+    """Agents who answered every task, and whose S is known: what they differ in is their own labels.
+
+    `sides`: tasks, what the references say of them (n, L), how many references, and whether each agent is among them.
+    """
+
+    ready: Prepared
+    labels: bool
+    sides: tuple[tuple[Mask, Floats, int, bool], ...]
+
+    @classmethod
+    def of(cls, ready: Prepared, *, labels: bool) -> _Alike | None:
+        """What is the same for all of them; None where agents differ in more."""
+        reports, plan = ready.reports, ready.plan
+        learned = not labels and plan.rule.counts_only and plan.matrix is None
+        gaps = bool((reports.labels < 0).any())
+        if learned or gaps or plan.over not in (None, "mean") or ready.mixtures is not None:
+            return None
+        known = (
+            reports.truth >= 0 if plan.by_truth and reports.truth is not None else np.zeros(len(reports.tasks), bool)
+        )
+        sides = []
+        if reports.truth is not None and known.sum() >= 2:
+            sides.append((known, _said_on(ready, reports.truth[None, known]), 1, False))
+        if plan.by_peers and len(reports.agents) > 1 and (~known).sum() >= 2:
+            said = _said_on(ready, reports.labels[:, ~known])
+            sides.append((~known, said, len(reports.agents) - 1, True))
+        return cls(ready, labels, tuple(sides))
+
+    def worths(self, agents: slice) -> list[Worth | None]:
+        """What `worth` gives of some of them."""
+        ready, plan, held = self.ready, self.ready.plan, self.ready.reports.labels[agents]
+        plain = not (self.labels or plan.rule.penalised)
+        matrix = None if self.labels or plan.rule.needs_rows else plan.matrix
+        identity, entered = np.eye(len(ready.reports.classes)), np.zeros(held.shape[1], dtype=bool)
+        value, parts = np.zeros((*held.shape, len(identity))), []
+        for mask, said, references, among in self.sides:
+            signal, n = ready.signal.take(mask), mask.sum()
+            total = np.broadcast_to(said, (len(held), *said.shape))
+            total = total - identity[held[:, mask]] if among else total
+            total = total if matrix is None else total @ matrix.astype(np.float64).T
+            share = self._share(mask) / references
+            value[:, mask] = share * total / n if plain else share * signal.residuals(total) * signal.weights[:, None]
+            entered |= mask
+            parts.append((mask, signal))
+        return _made(ready, agents, entered, value, () if plain else tuple(parts), labels=self.labels)
+
+    def _share(self, mask: Mask) -> float:
+        return int(mask.sum()) / sum(int(m.sum()) for m, *_ in self.sides)
+
+    def mean_delta(self) -> Floats:
+        """The mean over agents of delta, from how often each label was said: nobody is looked at alone."""
+        held, found = self.ready.reports.labels, np.zeros((len(self.ready.reports.classes),) * 2)
+        for mask, said, references, among in self.sides:
+            n = int(mask.sum())
+            mine, each = kernels.tallies(np.ascontiguousarray(held[:, mask]), len(found), self.ready.plan.engine)
+            sums = each.sum(0).astype(np.float64)
+            delta = mine.T.astype(np.float64) @ said - np.outer(sums, said.sum(0)) / n
+            if among:  # beside oneself, diag(h) - h h^T / n
+                delta -= np.diag(sums) - each.T.astype(np.float64) @ each / n
+            found += self._share(mask) / references / (n - 1) / len(held) * delta
+        return found
+
+
+def mean_delta(ready: Prepared) -> Floats:
+    """delta, averaged over all agents beside their references: which labels go together. (L, L)"""
+    alike = _Alike.of(ready, labels=True)
+    if alike is not None and alike.sides and ready.signal.kind is None:
+        return alike.mean_delta()
+    found = [w for w in worths(ready, labels=True) if w is not None]
+    return np.asarray(np.mean([np.eye(w.value.shape[1])[w.held].T @ w.value for w in found], axis=0))
 
 
 def _made(

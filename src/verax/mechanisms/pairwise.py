@@ -15,7 +15,7 @@ from verax.joint import Estimate, Joint
 from verax.kernels import Floats, Labels
 from verax.mechanisms.meetings import parts_of_meetings
 from verax.mechanisms.soft import Mixtures
-from verax.pairs import Counts, Pairs, all_pairs, evaluated, jackknifed, mean_error, of_counts
+from verax.pairs import Counts, Pairs, all_pairs, evaluated, jackknifed, mean_error, of_counts, values_of_all
 from verax.plan import Plan
 from verax.public import Public
 from verax.reports import Reports
@@ -257,6 +257,8 @@ def every_pair(side: Side, plan: Plan) -> Floats:
     labels = side.reports.labels
     if not counts_suffice(side, plan) or not plan.rule.linear:
         return np.stack([pairs_with(side, plan, i, labels).value for i in range(len(labels))])
+    if (at_once := values_of_all(side, plan)) is not None:
+        return at_once
     found = np.full((len(labels), len(labels)), math.nan)
     for i in range(len(labels)):
         counts = Counts.of(side, plan, slice(i, i + 1), bounded=False).counts[0]
