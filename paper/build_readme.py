@@ -28,7 +28,7 @@ EXAM = HERE.parent / "docs" / "exam.md"
 RANKING = HERE.parent / "docs" / "ranking.md"
 OVERHEAD = HERE.parent / "benchmarks" / "results" / "federation.json"
 STUDIES = ("accuracy", "collusion", "market", "hybrid", "overconfidence", "learned_sign", "federation",
-           "ranking", "intervals", "exam")  # fmt: skip
+           "ranking", "intervals", "exam", "sides")  # fmt: skip
 AGENTS = {"mnist-lenet": ("MNIST, weak: LeNet", 99.37), "mnist-cnn13": ("MNIST, strong: CNN13", 99.74),
           "cifar10-resnet34": ("CIFAR-10, weak: ResNet34", 62.46), "cifar10-cnn13": ("CIFAR-10, strong: CNN13", 76.89)}  # fmt: skip
 DATA = {"mnist": "MNIST", "cifar10": "CIFAR-10"}
@@ -36,7 +36,7 @@ DATA = {"mnist": "MNIST", "cifar10": "CIFAR-10"}
 TEXT = """# The paper's claims, run
 
 Every theorem, lemma and figure of *Incentives for Federated Learning: a Hypothesis Elicitation Approach* (Liu and
-Wei), what running it shows, and ten studies that go further. Written by `python paper/build_readme.py` from
+Wei), what running it shows, and eleven studies that go further. Written by `python paper/build_readme.py` from
 `results/*.json`; numbers stand there in full. `DATA` is the folder that holds `cifar-10-batches-bin` and `mnist`.
 The studies draw with matplotlib: `pip install 'verax[report]'`.
 
@@ -127,12 +127,12 @@ comparable in shape only. Its CIFAR-10 training leaves the networks in evaluatio
 makes new optimisers every epoch: what that does is shown
 [above](#resnet34-and-the-authors-published-code).
 
-## Ten studies
+## Eleven studies
 
 Each prints a table, leaves `results/<name>.json`, `.png` and `.svg`, and ends in asserts that state what it shows.
 Seconds on one core of a shared machine, for `federation`, `ranking` and `intervals` on all cores (the last two on 16); no
-GPU, but for the worlds that `exam` reads: `python paper/exam_worlds.py --play ...` made them in 143 s on an NVIDIA H200
-and 16 cores. What they mean is in [docs/federation.md](../docs/federation.md), [docs/ranking.md](../docs/ranking.md) and
+GPU, but for the worlds that `exam` reads (`python paper/exam_worlds.py --play ...` made them in 143 s on an NVIDIA H200
+and 16 cores), and RINGS, which `python paper/sides.py --play RINGS ...` left there in 35 s. What they mean is in [docs/federation.md](../docs/federation.md), [docs/ranking.md](../docs/ranking.md) and
 [docs/exam.md](../docs/exam.md).
 
 | claim | command | expected | ours | agrees? |
@@ -157,12 +157,13 @@ CLAIMS = {
         " --data-dir DATA",
     ),
     "ranking": ("the order that the truth gives, without labels, beside what others use (beyond the paper)", ""),
+    "sides": ("a few known labels cut off rings that rename labels (beyond the paper)", " --worlds RINGS"),
     "exam": ("labels that others hold back pay for what data taught, and nothing else (beyond the paper)", ""),
     "intervals": ("intervals over skilled references and against the consensus hold (beyond the paper)", ""),
 }
 SECONDS = {"accuracy": 10, "collusion": 20, "market": 9, "hybrid": 8, "overconfidence": 3, "learned_sign": 20,
            "federation": 970, "ranking": 160, "intervals": 130,
-           "exam": 20}  # fmt: skip
+           "exam": 20, "sides": 40}  # fmt: skip
 
 
 def results(name):
@@ -310,6 +311,29 @@ def exam():
         "no information at most 2 [40], self-training 10, kept 95 %, unpaid 10 %, Spearman 0.85, signed within 5 of 0"
     )
     return expected, ours, "yes; missed: Spearman, by 0.01"
+
+
+def sides():
+    rings = results("sides")["rings"]
+
+    def most(ring, where, rule="20 asked for", what="taken"):
+        cells = [of[rule][what] for name, of in rings.items() if ring in name and name.split(",")[0] in where]
+        ends = max(cells, key=lambda c: c["mean"]) if what == "taken" else min(cells, key=lambda c: c["mean"])
+        return 100 * ends["mean"]
+
+    small, renamed, three = ("mnist", "digits"), "all renamed", "three turned"
+    taken, kept = most(renamed, small, "10 asked for"), most(renamed, small, "10 asked for", "kept")
+    assert (
+        taken <= 2
+        and kept >= 95
+        and most(three, ("mnist",)) <= 10 < most(three, ("digits",)) < most(three, ("cifar10",))
+    )
+    ours = (f"rings of 45 and 60 %, MNIST and digits, IID and Dirichlet 0.3, the ten labels that are asked for: renamed, "
+            f"at most {taken:.1f} % in the mean, honest keep {kept:.0f} % at least; three turned, twenty labels: MNIST at "
+            f"most {most(three, ('mnist',)):.1f}, digits {most(three, ('digits',)):.1f}, CIFAR-10 {most(three, ('cifar10',)):.0f} % "
+            f"(renamed {most(renamed, ('cifar10',)):.1f}); the median {most(renamed, small, 'median'):.0f} %")  # fmt: skip
+    expected = "renamed at most 2 % of the pot, honest keep 95 %; three turned at most 10 %"
+    return expected, ours, "yes, but for three turned labels on skewed digits (by 0.6) and CIFAR-10"
 
 
 def study_row(name):
@@ -762,13 +786,42 @@ def exam_liars_table():
     )
 
 
-def exam_rings_table():
+def sides_table():
     rows = []
-    for where, of in results("exam")["rings"].items():
-        cells = [of[rule] for rule in ("median", "sides, 10 gold", "sides, 20 gold")]
-        rows.append([where.replace("mnist", "MNIST").replace("cifar10", "CIFAR-10"), *(of_worst(c["taken"]) for c in cells),
-                     f"{cells[1]['kept']['mean']:.0f} %", f"{100 * of['held without gold']:.0f} %"])  # fmt: skip
-    return table(["ring", "median", "10 gold labels", "20", "honest keep, 10", "held without gold"], rows)
+    for where, of in results("sides")["rings"].items():
+        name, skew, ring = where.split(", ")
+        cells = [
+            of[rule] for rule in ("median", "10 at random", "10 asked for", "20 asked for", "whose lie shows left out")
+        ]
+        found = [f"{share_of_pot(c)}{held_note(c)}" for c in cells]
+        shows, kept = (share_of_pot(cells[3], what) for what in ("by whose lie shows", "kept"))
+        if ring == "nobody lies":
+            found, shows = ["-"] * 5, "-"
+        rows.append([f"{DATA.get(name, name)}, {skew}, {ring}", *found[:4], shows, kept.split(" [")[0] + " %", found[4],
+                     f"{100 * of['held without gold']:.0f} %"])  # fmt: skip
+    header = ["ring", "median", "10 gold labels at random", "the 10 asked for", "and 10 more", "of it, whose lie shows",
+              "honest keep", "if it were known whose lie shows", "held without gold"]  # fmt: skip
+    return table(header, rows)
+
+
+def share_of_pot(cell, what="taken"):
+    return "-" if what not in cell else f"{100 * cell[what]['mean']:.0f} [{100 * cell[what]['max']:.0f}]"
+
+
+def held_note(cell):
+    return f" (held {100 * cell['held']:.0f} %)" if cell["held"] else ""
+
+
+def said_turned_digits():
+    return turned("digits")
+
+
+def said_turned_cifar():
+    return turned("cifar10")
+
+
+def turned(data):
+    return f"{100 * results('sides')['rings'][f'{data}, Dirichlet 0.3, 60% three turned']['20 asked for']['taken']['mean']:.0f} %"
 
 
 def said_fresh():

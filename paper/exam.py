@@ -1,4 +1,4 @@
-"""What a reply earns where labels that others hold back examine it: riders, few labels, liars, rings that rename.
+"""What a reply earns where labels that others hold back examine it: riders, few labels, liars.
 
     python paper/exam.py        table, figure and checks, from the twenty worlds that exam_worlds.py recorded
 
@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 from drawing import BLUE, GREEN, HERE, RED, labelled, leave, options, panels
-from exam_worlds import GOLDS, MEMBERS, NOTHING, SELF, SKEWS, SOME, WORKED
+from exam_worlds import GOLDS, MEMBERS, NOTHING, SELF, SOME, WORKED
 from scipy.stats import spearmanr
 
 from verax.examiners import Mark, loadings, middle, pooled
@@ -142,21 +142,6 @@ def lied(worlds):
     return found
 
 
-def rings(worlds):
-    """Of the first round: what rings that rename labels take of the pot, and what the honest keep."""
-    found = {}
-    for data in ("mnist", "cifar10"):
-        for skew in SKEWS:
-            these = [w["sides"] for w in worlds if (w["data"], w["skew"]) == (data, skew)]
-            for ring in these[0]:
-                rules = [rule for rule in these[0][ring] if rule != "held without gold"]
-                found[f"{data}, {skew}, {ring}"] = {
-                    rule: {what: over_worlds([100 * w[ring][rule][what] for w in these]) for what in ("taken", "kept")}
-                    for rule in rules
-                } | {"held without gold": float(np.mean([w[ring]["held without gold"] for w in these]))}
-    return found
-
-
 def drawn(numbers):
     """Riders under four rules; few labels; liars."""
     figure, (left, mid, right) = panels(
@@ -219,12 +204,12 @@ def main():
     worlds = read()
     numbers = {
         "worlds": len(worlds), "pay": paid(worlds), "signed": signed(worlds), "liars": lied(worlds),
-        "rings": rings(worlds), "seconds": sum(w["seconds"] for w in worlds),
+        "seconds": sum(w["seconds"] for w in worlds),
     }  # fmt: skip
     leave(args.out, "exam", numbers, drawn(numbers))
     for rule, of in numbers["pay"].items():
         print(f"{rule:18}", {g: f"{c['mean']:.1f} [{c['max']:.0f}]" for g, c in of["groups"].items()}, of["members"])
-    for part in ("signed", "liars", "rings"):
+    for part in ("signed", "liars"):
         for what, of in numbers[part].items():
             print(what, of)
     checked(numbers)

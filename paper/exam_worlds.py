@@ -25,7 +25,6 @@ from verax.echo import kinships, perturbed, public_features, stepped
 from verax.examiners import Examiners, balanced, marks, mean_mark
 from verax.innovations import beside_peers, clipped, fitted, public_moves
 from verax.public import Public
-from verax.sides import sides
 
 MEMBERS, ROUNDS, CLASSES, SURE = 10, 5, 10, 3.0
 SKEWS = {"IID": None, "Dirichlet 0.3": 0.3}
@@ -67,21 +66,25 @@ def device():
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
-def network(channels, side):
+def network(channels, side, shape="cnn"):
+    """Two convolutions, with group norms or without, or one hidden layer of 64 units ("mlp")."""
     from torch import nn
 
-    last = side // 2 // 2
-    return nn.Sequential(
-        nn.Conv2d(channels, 16, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(16, 32, 3, padding=1), nn.ReLU(),
-        nn.MaxPool2d(2), nn.Flatten(), nn.Linear(32 * last * last, 64), nn.ReLU(), nn.Linear(64, CLASSES),
-    ).to(device())  # fmt: skip
+    if shape == "mlp":
+        layers = [nn.Flatten(), nn.Linear(channels * side * side, 64), nn.ReLU(), nn.Linear(64, CLASSES)]
+    else:
+        norm = (lambda n: [nn.GroupNorm(4, n)]) if shape == "groupnorm" else (lambda n: [])
+        one, two = nn.Conv2d(channels, 16, 3, padding=1), nn.Conv2d(16, 32, 3, padding=1)
+        layers = [one, *norm(16), nn.ReLU(), nn.MaxPool2d(2), two, *norm(32), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(),
+                  nn.Linear(32 * (side // 2 // 2) ** 2, 64), nn.ReLU(), nn.Linear(64, CLASSES)]  # fmt: skip
+    return nn.Sequential(*layers).to(device())
 
 
 class Trainer:
     """One network on one device, filled with whichever model is asked about."""
 
-    def __init__(self, channels, side):
-        self.net = network(channels, side)
+    def __init__(self, channels, side, shape="cnn"):
+        self.net = network(channels, side, shape)
 
     def fill(self, model):
         import torch
@@ -173,13 +176,13 @@ def whole(labels):
 class World:
     """Members with data and a fifth held back, an eleventh who may work or ride, and inputs for the server."""
 
-    def __init__(self, stored, name, skew, seed):
+    def __init__(self, stored, name, skew, seed, shape="cnn"):
         self.name, self.skew, self.seed = name, skew, seed
         rng = self.rng = np.random.default_rng([seed, len(name), skew is None])
         self.x, self.y = stored[f"{name}-train"] / np.float32(255) - np.float32(0.5), stored[f"{name}-train-labels"]
         self.test_x = stored[f"{name}-test"] / np.float32(255) - np.float32(0.5)
         self.test_y = stored[f"{name}-test-labels"]
-        self.trainer = Trainer(self.x.shape[1], self.x.shape[2])
+        self.trainer = Trainer(self.x.shape[1], self.x.shape[2], shape)
         sizes = np.exp(rng.uniform(np.log(300), np.log(2000), 2 * MEMBERS)).astype(int)
         flips = rng.choice([0, 0, 0.1, 0.2], 2 * MEMBERS)
         self.adam = rng.random(2 * MEMBERS) < 0.5
@@ -304,7 +307,7 @@ def play(file, name, skew, seed):
     rng, first = np.random.default_rng([7, seed]), world.trainer.initial(seed)
     history, replay = [first], None
     kept = Kept(world)
-    found = {"data": name, "skew": skew, "seed": seed, "sides": rings(world, first, np.random.default_rng([9, seed]))}
+    found = {"data": name, "skew": skew, "seed": seed}
     for number in range(1, ROUNDS + 1):
         now = history[-1]
         replies = [world.work(i, now, rng) for i in range(MEMBERS)]
@@ -505,53 +508,6 @@ def summed(rounds):
     """What rounds paid: the sum of scores that are sure and share enough."""
     paid = sum(np.where((z > SURE) & (kin >= 6), np.maximum(score, 0), 0) for score, z, kin in rounds)
     return {"paid": paid.tolist()}
-
-
-def rings(world, first, rng):
-    """The first round: what a ring that renames labels takes of the pot, all alike, under the median and by sides."""
-    models = [world.work(i, first, rng, epochs=6) for i in range(2 * MEMBERS)]
-    pool = world.inputs[:POOL]
-    labels = np.array([world.rows(m, pool).argmax(1) for m in models])
-    found = {}
-    for share in (0.45, 0.6):
-        for kind, turned in (("renamed", CLASSES), ("three turned", 3)):
-            ring = range(2 * MEMBERS - round(share * 2 * MEMBERS), 2 * MEMBERS)
-            names = np.arange(CLASSES)
-            names[:turned] = np.roll(names[:turned], 1)
-            said = labels.copy()
-            said[ring.start :] = names[said[ring.start :]]
-            known = {k: {int(n): int(world.test_y[world.pool[n]]) for n in rng.permutation(POOL)[:k]} for k in (10, 20)}
-            paid = {"median": by_median(said, range(2 * MEMBERS))}
-            paid |= {f"sides, {k} gold": by_peers(said, sides(said, CLASSES, gold).paid) for k, gold in known.items()}
-            alone = by_peers(labels, range(ring.start))
-            bare = sides(said, CLASSES)
-            found[f"{share:.0%} {kind}"] = {
-                rule: {"taken": float(got[ring.start :].sum() / max(got.sum(), 1e-12)),
-                       "kept": float(np.minimum(got[: ring.start], alone[: ring.start]).sum() / alone.sum())}
-                for rule, got in paid.items()
-            } | {"held without gold": bare.held}  # fmt: skip
-    return found
-
-
-def pairs(labels):
-    left = np.eye(CLASSES)[labels]
-    left = left - left.mean(1, keepdims=True)
-    flat = left.reshape(len(left), -1)
-    return flat @ flat.T / (labels.shape[1] - 1)
-
-
-def by_peers(labels, who):
-    """Everybody of `who` beside the others of it, never below 0."""
-    who, got = list(who), np.zeros(len(labels))
-    if len(who) > 1:
-        table = pairs(labels[who])
-        got[who] = np.maximum((table.sum(1) - np.diag(table)) / (len(who) - 1), 0)
-    return got
-
-
-def by_median(labels, who):
-    table = pairs(labels[list(who)])
-    return np.maximum([np.median(np.delete(row, i)) for i, row in enumerate(table)], 0)
 
 
 def played(job):

@@ -666,3 +666,44 @@ def test_a_round_is_shown_as_a_table_and_an_agent_as_what_it_was_told(tmp_path):
     assert "the arrays' names are not the broadcast's" in shown("plants-2", "--agent", "w1")
     assert "agent 'eve' has handed in nothing" in shown("plants-1", "--agent", "eve", code=2)
     assert "no round is called 'plants-7'" in shown("plants-7", "--agent", "eve", code=2)
+
+
+@pytest.mark.parametrize("paid", [True, False])
+def test_a_held_round_is_settled_by_labels_of_the_tasks_it_asks_for_while_training_goes_on(paid, tmp_path):
+    payroll = Payroll(str(tmp_path / "r.db"), budget="100.00") if paid else None
+    found = referee(payroll=payroll, sides=True, kinship=None)
+    outcome, _ = played(found, split_crowd())
+    assert outcome.problem and len(found.held.sides.ask) == 10
+    assert "the round is held" in outcome.problem
+    found.broadcast({"said": TRUTH})
+    settled = found.settle_held({n: int(TRUTH[n]) for n in found.held.sides.ask})
+    assert not settled.problem and settled.server_round == 1 and found.held is None
+    assert set(settled.unpaid) == {f"r{i}" for i in range(6)}
+    if paid:
+        assert all(settled.amounts[f"w{i}"] > 0 for i in range(4))
+        assert Rounds(Ledger.open(payroll.db)).verify(settled.round) == []
+    with pytest.raises(OptionError, match="no round is held"):
+        found.settle_held({})
+
+
+def test_labels_that_do_not_tell_leave_a_round_held():
+    found = referee(sides=True, kinship=None)
+    played(found, split_crowd())
+    asked = found.held.sides.ask
+    again = found.settle_held({asked[0]: int(TRUTH[asked[0]]), asked[1]: (int(TRUTH[asked[1]]) + 1) % len(CLASSES)})
+    assert "favour neither" in again.problem and not {*found.held.sides.ask} & {*asked[:2]}
+
+
+@pytest.mark.parametrize("paid", [True, False])
+def test_newcomers_who_rename_labels_are_not_paid_beside_those_who_were(paid, tmp_path):
+    payroll = Payroll(str(tmp_path / "r.db"), budget="100.00") if paid else None
+    gold = {n: int(TRUTH[n]) for n in range(10)}
+    found = referee(payroll=payroll, gold=gold, sides=True, kinship=None)
+    played(found, split_crowd())
+    found.broadcast({"said": TRUTH})
+    late = replies(ann=noisy(0.3, 50), ren=(noisy(0.3, 51) + 1) % len(CLASSES), ron=(noisy(0.3, 52) + 1) % len(CLASSES))
+    outcome = found.settle_newcomers(found.receive(late, ["ann", "ren", "ron"], alone=False))
+    assert set(outcome.unpaid) == {"ren", "ron"} and "disagrees over what labels mean" in outcome.unpaid["ren"]
+    assert [s.agent for s in outcome.scores] == ["ann"]
+    if paid:
+        assert outcome.amounts["ann"] > 0

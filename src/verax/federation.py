@@ -35,6 +35,7 @@ import numpy.typing as npt
 
 from verax.averaging import CLAIMED, Averaging
 from verax.broadcasts import Broadcasts
+from verax.crowds import Crowd, Held
 from verax.echo import BUFFERS, KINSHIP
 from verax.errors import InputError, OptionError, VeraxError
 from verax.exam import ExamRecord
@@ -60,12 +61,12 @@ from verax.received import (
 from verax.reports import Reports, some
 from verax.rules import DEFAULT, resolve
 from verax.score import score
-from verax.sides import outsiders
 from verax.sitting import Sitting, gold_labels
 from verax.tables import write_atomically
 
 __all__ = [
-    "PROTOCOLS", "Encoded", "Model", "Outcome", "Payroll", "Predict", "Received", "Referee", "Reply", "Sitting", "Work",
+    "PROTOCOLS", "Encoded", "Held", "Model", "Outcome", "Payroll", "Predict", "Received", "Referee", "Reply", "Sitting",
+    "Work",
 ]  # fmt: skip
 
 Protocol = Literal["first", "every", "report", "exam"]
@@ -135,6 +136,7 @@ class Referee:
     predict_always: bool = False
     outcomes: list[Outcome] = field(init=False, default_factory=list)
     identities: dict[str, str] = field(init=False, default_factory=dict)
+    held: Held | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         """Refuse, before anybody trains, what no round could be scored or paid by."""
@@ -165,6 +167,7 @@ class Referee:
         self._memory = Memory(self.name, self.payroll, lasting=lasting, firsts=self.protocol not in _EVERY_ROUND)
         self._played = self._ahead = 0  # rounds of this process, and those before it
         self._question = Question(self.pool, self.predict, len(self.tasks), len(self.classes))
+        self._crowd = Crowd(len(self.tasks), len(self.classes))
         self._examination = None
         if self.exam is not None:
             book = None if self.payroll is None else Book(self.payroll, f"{self.name}-exam")
@@ -272,6 +275,25 @@ class Referee:
             outcome = self._scored_round(received)
         except VeraxError as error:
             outcome = Outcome(self.number, None, dropped=received.dropped, problem=str(error))
+        return self._remembered(outcome, received)
+
+    def settle_held(self, gold: Mapping[int, int]) -> Outcome:
+        """Settle the round that is held over a split crowd, with true labels: best those of `held.sides.ask`.
+
+        Labels that do not tell either leave it held, and ask for others.
+        """
+        if self.held is None:
+            raise OptionError("no round is held; settle_held is for one whose crowd is split (sides=True)")
+        held, self.held = self.held, None
+        self._gold = gold_labels(self._crowd.known(self._gold) | dict(gold), len(self.tasks), len(self.classes))
+        try:
+            outcome = self._scored_round(held.received, held)
+        except VeraxError as error:
+            outcome = Outcome(held.number, None, dropped=held.received.dropped, problem=str(error))
+        return self._remembered(outcome, held.received)
+
+    def _remembered(self, outcome: Outcome, received: Received) -> Outcome:
+        """The outcome with its notices, remembered, and written where pages are."""
         outcome = self._with_notices(outcome, received.digests)
         self.outcomes.append(outcome)
         if self.protocol not in _EVERY_ROUND and not outcome.problem:
@@ -326,6 +348,8 @@ class Referee:
         workers = [Work("", model, _NOTHING) for model in memory.workers]
         echoes = self._broadcasts.echoes([*received.works, *workers], (), self.kinship, first=True)
         unpaid = {w.agent: echoes[w.agent] for w in received.works if w.agent in echoes}
+        if self.sides:  # those who were paid before say which side is right
+            unpaid = self._crowd.outsiders([*beside, *received.works], self._gold, trusted=len(beside)) | unpaid
         new = [w for w in received.works if w.agent not in unpaid]
         if not new:
             return Outcome(self.number, None, dropped=received.dropped, unpaid=unpaid)
@@ -335,7 +359,8 @@ class Referee:
             outcome = Outcome(self.number, replace(found, scores=tuple(s for s in found if s.agent not in before)))
         else:
             budget = self.payroll.at_the_rate_of(memory.paid_first, len(new))
-            outcome = self._paid_round(reports, received, unpaid, references=before, budget=budget)
+            at = Held(self.number, digest_of(self._broadcasts.now), received)
+            outcome = self._paid_round(reports, at, unpaid, references=before, budget=budget)
         memory.remember_first({w.agent: w.said for w in new}, len(new))
         return replace(outcome, dropped=received.dropped, unpaid=unpaid)
 
@@ -349,7 +374,7 @@ class Referee:
             self._memory.outcomes = [self._with_notices(o, o.models) for o in self._memory.outcomes]
             self.outcomes[:0] = self._memory.outcomes
 
-    def _scored_round(self, received: Received) -> Outcome:
+    def _scored_round(self, received: Received, held: Held | None = None) -> Outcome:
         works, dropped = received.works, received.dropped
         if self._examination is not None:
             sent = self._broadcasts
@@ -363,19 +388,21 @@ class Referee:
         everything, sent = self.protocol == "every", self._broadcasts
         imitations = self.imitate(sent.models) if everything and self.imitate is not None else ()
         public = sent.features(self._question, imitations, self.seed, **self.features) if everything else None
-        unpaid = sent.echoes(works, imitations, self.kinship)
+        unpaid = sent.echoes(works, imitations, self.kinship, first=held is not None)
         if not everything:
             self._memory.remember_workers([work.model for work in works if work.agent not in unpaid])
+        at = held or Held(self.number, digest_of(sent.now), received)
         if self.sides:
-            known = {} if self._gold is None else {n: int(y) for n, y in enumerate(self._gold) if y >= 0}
-            unpaid = outsiders(reports.labels, reports.agents, len(self.classes), known) | unpaid
+            camps = self._crowd.sides(works, self._gold)
+            self.held = replace(at, sides=camps) if camps.held else None
+            unpaid = camps.outsiders(reports.agents) | unpaid
         if self.payroll is None:
             payable = reports.only(*(i for i, agent in enumerate(reports.agents) if agent not in unpaid))
             asked = {"copies": APART, **self.options}
             scores = score(payable, self._gold, public, **asked) if len(payable.agents) > 1 else None
-            return Outcome(self.number, scores, dropped=dropped, unpaid=unpaid)
+            return Outcome(at.number, scores, dropped=dropped, unpaid=unpaid)
         signal = None if public is None else tuple(map(tuple, public.tolist()))
-        return self._paid_round(reports, received, unpaid, public=signal)
+        return self._paid_round(reports, at, unpaid, public=signal)
 
     def begin_exam(self) -> None:
         """Before anybody trains: members promise what they hold back, and the exam is opened in the ledger."""
@@ -406,11 +433,10 @@ class Referee:
             raise OptionError("there is no exam to be paid for; give protocol='exam' and exam=Sitting(...)")
         return self._examination.record(self.name, budget, full_marks, **terms)
 
-    def _paid_round(self, reports: Reports, received: Received, unpaid: Mapping[str, str], **asked: Any) -> Outcome:
+    def _paid_round(self, reports: Reports, at: Held, unpaid: Mapping[str, str], **asked: Any) -> Outcome:
         """The round of these reports in the ledger, from its beginning to its settlement."""
         assert self.payroll is not None
-        now = digest_of(self._broadcasts.now)
-        begun = self.payroll.begin(self.name, self.number, now, received, unpaid)
+        begun = self.payroll.begin(self.name, at.number, at.broadcast, at.received, unpaid)
         truth = None if self._gold is None else tuple(self._gold.tolist())
         asked["unpaid"] = tuple(sorted(set(unpaid) & set(reports.agents)))
         spec = self.payroll.spec(

@@ -182,5 +182,5 @@ def beside_peers(innovations: Sequence[Floats]) -> Floats:
     if len(innovations) < 2:
         raise InputError(f"{len(innovations)} innovations have no peers; give two at least")
     table = np.stack(innovations)
-    sums = [np.sort(np.delete(table, i, axis=0), axis=0).sum(0) for i in range(len(table))]  # in no order of names
-    return np.stack([(u * others).sum(1) / (len(table) - 1) for u, others in zip(table, sums, strict=True)])
+    together = np.sort(table, axis=0).sum(0)  # in no order of names
+    return np.stack([(u * (together - u)).sum(1) / (len(table) - 1) for u in table])

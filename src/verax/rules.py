@@ -261,6 +261,8 @@ RULES: dict[str, Rule] = {
              separable=True, truth_only=True, penalised=False, low=-1.0, high=0.0, in_logs=True),
         Rule("quadratic", quadratic, "minus the squared distance of the probabilities from the right label",
              rows=_doubled_rows, takes=(), separable=True, truth_only=True, penalised=False, low=-2.0, high=0.0),
+        Rule("innovation", None, "what its probabilities add to the public ones, as the others' do", needs_rows=True,
+             population="verax.mechanisms.innovation:parts", takes=("features",), low=-2.0, high=2.0),
         Rule("dmi", None, "the determinant of how its labels go with each peer's, on two halves of the tasks",
              population="verax.mechanisms.dmi:parts", takes=(), low=-1.0, high=1.0),
     )
