@@ -390,7 +390,7 @@ def main() -> int:
         if asked.db == "postgres":
             from postgres import server
 
-            url = stack.enter_context(server()).database()
+            url = stack.enter_context(server(durable=True)).database()
         elif asked.db == "sqlite":
             url = str(Path(stack.enter_context(tempfile.TemporaryDirectory())) / "chaos.db")
         found = run(url, asked.kills, bug=asked.bug, seed=asked.seed)

@@ -802,7 +802,8 @@ def test_others_can_write_while_a_settlement_is_computed(
     compute = verax.rounds.settlement
 
     def meanwhile(*transcript: Any) -> Any:
-        move(other, "meanwhile", "house", "agent:ann")
+        with other.writing() as journal:
+            journal.transfer(Transfer("meanwhile", "house", "agent:ann", 100, "test", "another round"))
         return compute(*transcript)
 
     with monkeypatch.context() as patched:

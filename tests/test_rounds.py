@@ -17,7 +17,8 @@ import verax
 from verax import ConflictError, InputError, LedgerError, Reports
 from verax.cli import app
 from verax.errors import NotFoundError
-from verax.ledger import HOUSE, Entry, Head, Journal, Ledger
+from verax.ledger import HOUSE, Entry, Head, Ledger
+from verax.recorded import RecordedRound
 from verax.rounds import TRANSITIONS, Receipt, Rounds, Settlement, Spec, commitment, content_of, settlement
 
 TASKS = tuple(f"t{i}" for i in range(60))
@@ -306,12 +307,12 @@ def test_a_forged_payment_is_not_equal_when_computed_again(tmp_path, monkeypatch
     path = tmp_path / "verax.db"
     ledger = Ledger.open(str(path))
     rounds = sealed(Rounds(ledger))
-    honest = Journal.transfer
+    honest = RecordedRound.move
 
-    def favour(journal, t):
-        return honest(journal, dataclasses.replace(t, amount=t.amount + 100) if t.id == "r1:pay:a0" else t)
+    def favour(this, step, debit, credit, amount):
+        return honest(this, step, debit, credit, amount + 100 * (step == "pay:a0"))
 
-    monkeypatch.setattr(Journal, "transfer", favour)
+    monkeypatch.setattr(RecordedRound, "move", favour)
     rounds.settle("r1")
     assert ledger.verify() == []
     problems = rounds.verify("r1")

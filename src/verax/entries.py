@@ -19,7 +19,7 @@ _SHORT = 256  # characters
 
 @dataclass(frozen=True)
 class Transfer:
-    """Money from one account to another: an integer above 0, immutable, known by its id.
+    """Money from one account to another: an integer above 0, immutable, known by its id; signed by who orders it.
 
     >>> Transfer("r1:fund", "house", "escrow:r1", 100_000, "fund", "r1").amount
     100000
@@ -32,6 +32,7 @@ class Transfer:
     code: str
     round: str
     currency: str = ""
+    signature: str = ""
 
 
 @dataclass(frozen=True)

@@ -213,6 +213,10 @@ class Journal:
             query = query.where(journal_table.c.kind == kind)
         return (Entry(*row) for row in self._connection.execute(query))
 
+    def rounds(self) -> list[str]:
+        """Every round that an entry is of."""
+        return [*self._connection.scalars(sa.select(journal_table.c.round).distinct().order_by("round"))]
+
     def said(self, round: str, kind: str) -> list[Any]:
         """What the records of a round and a kind say, in order."""
         return [wire.parsed(e.body, f"entry {e.seq}") for e in self.entries(round, kind)]
@@ -320,7 +324,7 @@ class Journal:
             )
         if t.debit == HOUSE and t.amount - self.available(HOUSE, t.currency) > MOST:
             raise ConflictError(f"transfer {t.id!r} of {t.amount:,}: the house would have given out more than {MOST:,}")
-        body = wire.canonical({"code": t.code})
+        body = wire.canonical({"code": t.code} | ({"signature": t.signature} if t.signature else {}))
         return self._append(t.id, kind, t.round, body, (t.debit, t.credit, t.amount), currency=t.currency)
 
     def _settle_pending(self, id: str, pending: str, kind: str) -> Entry:

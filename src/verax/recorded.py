@@ -30,6 +30,7 @@ TRANSITIONS: dict[tuple[str, str], str] = {
     ("open", "void"): "void",
     ("sealed", "void"): "void",
 }
+_MOVES = {"moves": "signed"}  # what an operator's transfers are, since there are rounds that say so
 LATEST_FIRST = ("settle", "score", "void", "seal", "open")  # the steps that leave a record
 Transcript = tuple[Spec, list[tuple[str, Content]], str, str]
 
@@ -69,7 +70,7 @@ class RecordedRound:
     def record_signed(self, step: str, body: dict[str, Any], kind: str | None = None) -> Entry:
         """A step of the operator's, signed together with all that was recorded before it."""
         key, head = self.operator, self.journal.head()
-        whole = body | {"after": head.to_json(), "operator": key.public}
+        whole = body | {"after": head.to_json(), "operator": key.public} | (_MOVES if step == "open" else {})
         return self.record(step, whole | {"signature": key.sign([self.name, step, whole])}, kind)
 
     @property
@@ -86,9 +87,17 @@ class RecordedRound:
         return key
 
     def move(self, step: str, debit: str, credit: str, amount: int) -> Entry:
-        code = step.partition(":")[0]
-        currency = self.spec.currency
-        return self.journal.transfer(Transfer(f"{self.name}:{step}", debit, credit, amount, code, self.name, currency))
+        """Money that the operator moves, signed."""
+        code, key = step.partition(":")[0], self.operator
+        asked = Transfer(f"{self.name}:{step}", debit, credit, amount, code, self.name, self.spec.currency)
+        if "moves" in self.opened:
+            asked = replace(asked, signature=key.sign(self.ordered(asked)))
+        return self.journal.transfer(asked)
+
+    def ordered(self, t: Transfer | Entry) -> list[Any]:
+        """What the operator signs of a transfer: it is of this round, and of no other of that name."""
+        opened = self.opened["secret_hash"]
+        return ["verax.transfer/1", opened, t.round, t.id, t.debit, t.credit, t.amount, t.currency]
 
     def available(self, account: str) -> int:
         return self.journal.available(account, self.spec.currency)

@@ -49,6 +49,7 @@ from verax.models.prediction import Model, input_arrays
 from verax.receipts import receipt_of
 from verax.recorded import TRANSITIONS, RecordedRound, Transcript, check_content, opener_of_models, secret_name
 from verax.reports import Reports
+from verax.retraced import course_problems, settlement_problems
 from verax.sealed import Submission, opened_record, opening_problems, spec_of
 from verax.spec import Spec, digest_of
 from verax.transcript import Settlement, check_spec, commitment, content_of, settlement
@@ -421,25 +422,34 @@ class Rounds:
         `kept` are heads and checkpoints that somebody has kept: the journal must still begin as they say.
         """
         problems = self.ledger.verify(*kept)
-        if problems or round is None:
+        if problems:
             return problems
         with self.ledger.reading() as journal:
+            if round is None:
+                return [problem for name in journal.rounds() for problem in self._course_problems(journal, name)]
             this = RecordedRound(journal, round, self.ledger.keys, {})  # what is recorded, not what is remembered
-            settled = this.state == "settled"
-            published = this.settlement_document["secret"] if settled else None
-            problems = opening_problems(this.opened, published)
-            problems = problems or [*this.signature_problems(), *admission.admission_problems(this)]
-            if problems or not settled:
+            if problems := self._problems_of(this):
                 return problems
+            if (recorded := this.settled()) is None:
+                return []
             try:
-                posted, transcript = this.paid(), this.transcript()
+                paid, transcript = this.paid(), this.transcript()
             except LedgerError as error:
                 return [str(error)]
-        due = settlement(*transcript).amounts
-        return [
-            f"agent {a!r} was paid {posted.get(a, 0)} and the transcript gives {due.get(a, 0)}"
-            for a in sorted({*due, *posted}) if posted.get(a, 0) != due.get(a, 0)
-        ]  # fmt: skip
+        return settlement_problems(recorded, settlement(*transcript), paid)
+
+    @staticmethod
+    def _problems_of(this: RecordedRound) -> list[str]:
+        published = this.settlement_document["secret"] if this.state == "settled" else None
+        problems = opening_problems(this.opened, published)
+        return problems or [*this.signature_problems(), *admission.admission_problems(this), *course_problems(this)]
+
+    def _course_problems(self, journal: Journal, round: str) -> list[str]:
+        """What is wrong with any round, but for what it pays; without an opening there is none, and no money in it."""
+        if journal.get(f"{round}:open") is not None:
+            return self._problems_of(RecordedRound(journal, round, self.ledger.keys, {}))
+        return [f"entry {e.seq} ({e.id!r}) moves money in round {round!r}, which was never opened"
+                for e in journal.entries(round) if e.amount is not None]  # fmt: skip
 
     def payment(self, round: str, agent: str) -> tuple[int, int]:
         """What an agent was paid, and what the transcript gives when computed again."""
