@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import re
 import shutil
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -333,3 +334,9 @@ def test_the_commands_find_a_rewriting_too(world, tmp_path):
     ledger.close()
     assert CliRunner().invoke(app, [*against, str(tmp_path / "later.txt")]).exit_code == 2
     assert all(found.holds for found in findings(world.receipt, world.operator.public))
+
+
+def test_every_rewriting_is_in_the_docs():
+    page = (Path(__file__).parents[1] / "docs" / "trust.md").read_text()
+    names = {part.strip() for row in re.findall(r"^\| (.+?) \|", page, re.MULTILINE) for part in row.split(";")}
+    assert {*REMADE, *FORGED} <= names
