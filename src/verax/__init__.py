@@ -44,6 +44,7 @@ from verax.reports import Reports
 from verax.score import Mechanism, Score, Scores, score
 from verax.spotcheck import Accuracies, SpotCheck, estimate_accuracies, plan_labels
 from verax.tables import read, read_public, read_truth, write
+from verax.topk import TopK
 
 __version__ = "0.1.0"
 
@@ -67,6 +68,7 @@ __all__ = [
     "Score",
     "Scores",
     "SpotCheck",
+    "TopK",
     "VeraxError",
     "audit",
     "compare",

@@ -17,10 +17,14 @@ from verax.columns import Column, Reading, Table, text_of
 from verax.errors import InputError
 from verax.labels import MOST_CLASSES, Array, Floats, checked_names, clean, narrow, number, some
 from verax.layout import Laid, Roles, laid_out
+from verax.space import check_memory
+from verax.topk import WORTH_LISTING, TopK
 from verax.vocabulary import LABEL, TRUE
 
 _MISS_OF_ONE = 2e-3  # float16 rows miss 1 by 5e-4
 _EXACT = 1e-9
+_COPIES = 3  # of the rows, that checking them makes
+_FEWER = "give labels, or the k likeliest of each row (verax.TopK.of_rows)"
 
 
 def label_array(labels: Any, source: str) -> npt.NDArray[Any]:
@@ -84,6 +88,17 @@ def whole_numbers(array: npt.NDArray[Any], source: str) -> npt.NDArray[Any]:
     return np.where(known, array, -1).astype(np.int64)
 
 
+def rows_given(probabilities: Any, source: str) -> Floats | TopK:
+    """Rows (K, N, L), or what lists the likeliest of each; that is written out where it is small."""
+    if not isinstance(probabilities, TopK):
+        return probability_array(probabilities, source)
+    if probabilities.labels.ndim != 3:
+        raise InputError(
+            f"{source}: top labels have shape {probabilities.labels.shape}; give (agents, tasks, labels listed)"
+        )
+    return probabilities if math.prod(probabilities.shape) > WORTH_LISTING else probabilities.dense()
+
+
 def probability_array(probabilities: npt.ArrayLike, source: str) -> Floats:
     array = array_of(probabilities, source)
     if array.ndim != 3 or array.dtype.kind not in "fiu" or not array.shape[2]:
@@ -91,6 +106,7 @@ def probability_array(probabilities: npt.ArrayLike, source: str) -> Floats:
             f"{source}: probabilities have shape {array.shape} and type {array.dtype}; "
             "give numbers of shape (agents, tasks, classes)"
         )
+    check_memory(f"{source}: rows of probabilities", _FEWER, *array.shape, each=8 * _COPIES)
     return array.astype(np.float64)
 
 
@@ -122,6 +138,16 @@ def checked_rows(
         )
     total[~answered | (miss <= _EXACT)] = 1.0
     return np.where(answered[..., None], rows / total[..., None], np.nan)
+
+
+def checked_listed(
+    rows: TopK, labels: npt.NDArray[Any], agents: Sequence[str], tasks: Sequence[str], source: str
+) -> TopK:
+    """Rows that list their likeliest labels, wherever there is a label; abstentions list none."""
+    answered = labels >= 0
+    for k, n in np.argwhere(answered & ~rows.answered)[:1]:
+        raise InputError(f"{source}: agent {agents[k]!r}, task {tasks[n]!r} has a label and lists none; list some")
+    return TopK(np.where(answered[..., None], rows.labels, -1).astype(np.int32), rows.shares, rows.classes)
 
 
 def class_count(labels: Array, source: str) -> int:

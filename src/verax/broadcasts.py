@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from verax.echo import BUFFERS, Weights, buffers_among, echo_test, public_features
 from verax.received import Model, Question, Work, cast_model, digest_of
+from verax.topk import one_hot
 
 
 @dataclass(eq=False)
@@ -88,8 +89,8 @@ class Broadcasts:
         names = list(self.now)
 
         def rows(weights: Weights, pool: Any) -> npt.NDArray[Any]:
-            said = np.asarray(question.predict(dict(zip(names, weights, strict=True)), pool))
-            return said if said.ndim == 2 else np.eye(question.classes)[said]
+            said = np.asarray(question.said_by(dict(zip(names, weights, strict=True))))
+            return said if said.ndim == 2 else one_hot(said, question.classes)
 
         *before, now = ([*model.values()] for model in self.models)
         groups = [[[*model.values()] for model in group] for group in imitations]

@@ -32,6 +32,7 @@ from verax.public import Public
 from verax.reports import some
 from verax.rules import DEFAULT, Rule, RuleFunction, names_of
 from verax.score import Prepared, RankInterval, prepare
+from verax.space import said_of_memory
 from verax.statistic import Side
 
 _FEW_MAGNITUDES = 48  # of d(n), for which all swaps are summed up exactly
@@ -102,6 +103,7 @@ class Comparisons(wire.Document, format=wire.COMPARISONS):
         return to_frame({name: [getattr(c, name) for c in self] for name in names}, backend)
 
 
+@said_of_memory("compare fewer agents or tasks")
 def compare(
     reports: Any,
     a: str | None = None,
@@ -303,7 +305,7 @@ class Paired:
 
 
 def _report_on(side: Side, plan: Plan, k: int, chosen: Mask) -> npt.NDArray[Any]:
-    rows = side.reports.probabilities if sees_rows(side.reports, plan) else None
+    rows = side.reports.rows if sees_rows(side.reports, plan) else None
     return np.asarray(side.reports.labels[k] if rows is None else rows[k])[chosen]
 
 

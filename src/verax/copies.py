@@ -159,11 +159,16 @@ class _Crowd:
             tasks = np.argsort(np.ascontiguousarray(digests[:, :8]).view(">u8")[:, 0])
             tasks = tasks[: max(_ROWS, _CELLS // len(self.labels))]
         bits = np.unpackbits(digests[tasks], axis=1)
-        return tasks, 2 * bits[:, np.arange(len(self.reports.classes)) % 256].astype(np.int8) - 1
+        return tasks, 2 * bits.astype(np.int8) - 1
+
+    @cached_property
+    def by_task(self) -> Labels:
+        """The labels by numbers of their task alone, where that makes fewer."""
+        return numbered_by_task(self.labels) if len(self.reports.classes) > len(self.labels) else self.labels
 
     def judged(self, group: Ints) -> list[Twin]:
         """Every voice beside its nearest, judged by the votes of the groups that neither belongs to."""
-        votes = _Votes(self.labels, group, len(self.reports.classes))
+        votes = _Votes(self.by_task, group)
         return [self._twin(i, j, votes) for i, j in self._nearest(votes)]
 
     def _nearest(self, votes: _Votes) -> list[tuple[int, int]]:
@@ -185,8 +190,8 @@ class _Crowd:
         tasks, signs = self._sampled
         found = np.zeros((len(self.labels), len(tasks)), dtype=np.float32)
         for i, said in enumerate(self.labels[:, tasks]):
-            departs = np.nonzero(votes.may_depart(said, tasks))[0]
-            found[i, departs] = signs[departs, said[departs]]
+            departs = np.nonzero(votes.may_depart(self.by_task[i, tasks], tasks))[0]
+            found[i, departs] = signs[departs, said[departs].astype(np.int64) % 256]
         return found
 
     def _twin(self, i: int, j: int, votes: _Votes) -> Twin:
@@ -197,7 +202,7 @@ class _Crowd:
         """Voice i's departures from everybody but the two, where both answered, and the share that j follows."""
         tasks = votes.departures(i)
         tasks = tasks[self.labels[j, tasks] >= 0]
-        mine, theirs = self.labels[i, tasks], self.labels[j, tasks]
+        mine, theirs = self.by_task[i, tasks], self.by_task[j, tasks]
         departs = _departs(votes.outside(tasks, i, j), mine, _AGAINST)
         count = int(departs.sum())
         share = float((mine == theirs)[departs].mean()) if count else 0.0
@@ -227,11 +232,11 @@ class _Crowd:
 
     def same(self, group: Ints) -> dict[int, Side]:
         """What each voice of several agents departs in; all of them follow, to the last label."""
-        votes = _Votes(self.labels, group, len(self.reports.classes))
+        votes = _Votes(self.by_task, group)
         found = {}
         for v in np.nonzero(np.bincount(self.voice_of) > 1)[0].tolist():
             answered = np.nonzero(self.labels[v] >= 0)[0]
-            departs = _departs(votes.outside(answered, v), self.labels[v, answered], 2)
+            departs = _departs(votes.outside(answered, v), self.by_task[v, answered], 2)
             count = int(departs.sum())
             found[v] = Side(v, count, 1.0, least_share(count, self.confidence, self.pairs), 1.0)
         return found
@@ -260,7 +265,8 @@ class _Crowd:
 class _Votes:
     """One vote a task for each group of voices: the label most of its voices give."""
 
-    def __init__(self, labels: Labels, group: Ints, classes: int) -> None:
+    def __init__(self, labels: Labels, group: Ints) -> None:
+        classes = int(labels.max(initial=0)) + 1
         self.labels, self.votes, self.group = labels, labels, group
         for g in np.nonzero(np.bincount(group) > 1)[0].tolist():
             members = np.nonzero(group == g)[0]
@@ -305,6 +311,21 @@ def voices(labels: Labels) -> Ints:
         if row.max(initial=-1) >= 0:
             found[i] = first.setdefault(hashlib.sha256(row.tobytes()).digest(), i)
     return found
+
+
+def numbered_by_task(labels: Labels) -> Labels:
+    """Labels (K, N) renumbered task by task, in their order: what is told within a task stays, and few numbers do.
+
+    >>> numbered_by_task(np.array([[900, 7], [900, -1], [12, 5]])).tolist()
+    [[1, 1], [1, -1], [0, 0]]
+    """
+    order = np.argsort(labels, axis=0, kind="stable")
+    ordered = np.take_along_axis(labels, order, axis=0)
+    steps = np.zeros(ordered.shape, np.int64)
+    steps[1:] = (ordered[1:] != ordered[:-1]) & (ordered[:-1] >= 0)
+    found = np.empty_like(steps)
+    np.put_along_axis(found, order, steps.cumsum(0), axis=0)
+    return np.where(labels < 0, -1, found).astype(labels.dtype)
 
 
 def _departs(outside: Votes, said: Labels, fewest: int) -> Mask:

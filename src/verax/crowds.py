@@ -13,6 +13,8 @@ import numpy.typing as npt
 
 from verax.received import Received, Work
 from verax.sides import Sides, sides
+from verax.space import check_memory
+from verax.topk import one_hot
 
 Known = npt.NDArray[np.int64] | None  # true labels of the pool, -1 where not known
 
@@ -47,7 +49,8 @@ class Crowd:
     def sides(self, works: Sequence[Work], gold: Known, trusted: int = 0) -> Sides:
         """Their sides, by probabilities where there are some; the first so many are trusted, where no label tells."""
         said = [w.said[: self.tasks] for w in works]
-        rows = np.stack([s if s.ndim == 2 else np.eye(self.classes)[s] for s in said])
+        check_memory("who says what", "leave sides out", len(said), self.tasks, self.classes, each=24)
+        rows = np.stack([np.asarray(s) if s.ndim == 2 else one_hot(np.asarray(s), self.classes) for s in said])
         return sides(rows, self.classes, self.known(gold), trusted=range(trusted))
 
     def outsiders(self, works: Sequence[Work], gold: Known, trusted: int = 0) -> dict[str, str]:

@@ -22,6 +22,8 @@ import numpy as np
 import numpy.typing as npt
 
 from verax.errors import InputError, OptionError
+from verax.space import check_memory
+from verax.topk import one_hot
 
 Floats = npt.NDArray[np.floating]
 Weights = list[Floats]
@@ -117,7 +119,12 @@ def public_features(
     rng = np.random.default_rng(rng_seed)
     previous = list(earlier[:-3:-1])
     moved = [stepped(broadcast, previous[0], step, still) for step in steps] if previous else []
-    said = [_labels_and_rows(predict(model, pool)) for model in (broadcast, *previous, *moved)]
+    first = predict(broadcast, pool)
+    columns = 2 * (1 + len(previous) + len(moved)) + len(noise) + (4 if previous else 0) + 2 * len(imitations)
+    check_memory(
+        "public features", "take out less, or score the first round alone", len(first), columns, first.shape[1]
+    )
+    said = [_labels_and_rows(first), *(_labels_and_rows(predict(model, pool)) for model in (*previous, *moved))]
     found = [column for rows in said for column in rows]
     around = [(broadcast, copies, noise)]
     if previous:
@@ -135,7 +142,7 @@ def public_features(
 
 def _labels_and_rows(rows: Floats) -> tuple[Floats, Floats]:
     """Labels, one-hot, and probabilities."""
-    return np.eye(rows.shape[1], dtype=rows.dtype)[rows.argmax(1)], rows
+    return one_hot(rows.argmax(1), rows.shape[1], rows.dtype), rows
 
 
 def _mean_table(tables: Sequence[Floats]) -> Floats:

@@ -155,11 +155,14 @@ class Examination:
 
     def _taken(self, paper: Paper, works: Sequence[Work]) -> tuple[dict[str, Entry], tuple[float, ...]]:
         """The round as the server sees it: what is public in each reply, by the fit on all inputs that it has."""
-        now = self.question.tried_on(paper.broadcasts[-1])
+        now = np.asarray(self.question.tried_on(paper.broadcasts[-1]))
         if now.ndim == 1:
             raise OptionError("an exam needs probabilities; predict gives labels only")
         groups = [group for group in paper.public_models() if group]
-        public = [np.asarray(sum(map(self.question.tried_on, group)) / len(group)) for group in groups]
+        public = [
+            np.asarray(sum(np.asarray(self.question.tried_on(model)) for model in group) / len(group))
+            for group in groups
+        ]
         told = self.exam.sit(now, public_moves(now, public), {work.agent: work.said for work in works})
         entries = {work.agent: Entry(work.model, *told[work.agent]) for work in works}
         pool = now[: len(now) - self.sitting.size] if len(now) > self.sitting.size else now

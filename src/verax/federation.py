@@ -53,6 +53,7 @@ from verax.received import (
     Received,
     Refused,
     Reply,
+    Said,
     Work,
     checked_model,
     digest_of,
@@ -62,7 +63,9 @@ from verax.reports import Reports, some
 from verax.rules import DEFAULT, resolve
 from verax.score import score
 from verax.sitting import Sitting, gold_labels
+from verax.space import check_memory, said_of_memory
 from verax.tables import write_atomically
+from verax.topk import TopK, labels_of_rows
 
 __all__ = [
     "PROTOCOLS", "Encoded", "Held", "Model", "Outcome", "Payroll", "Predict", "Received", "Referee", "Reply", "Sitting",
@@ -76,6 +79,7 @@ PAID_OPTIONS = ("rule", "over", "sign", "floor")
 _NOTHING = np.zeros(0, np.int64)  # what is said of the pool by who was not asked
 _EVERY_ROUND = ("every", "exam")
 _UNTOLD = "examined; an exam is paid at its end, and tells no score before"
+_FEWER = "let predict give labels, or the k likeliest of each row (verax.TopK.of_rows)"
 _KEPT = {"first": 1, "every": 4, "report": 1, "exam": 4}  # how many broadcasts are remembered besides the very first
 
 
@@ -162,11 +166,12 @@ class Referee:
         self._loses_only = rule.loses_only
         self._reads_rows = rule.needs_rows or (rule.own and not rule.counts_only)
         self._broadcasts = Broadcasts(_KEPT[self.protocol], self.buffers)
-        self._answered: npt.NDArray[Any] | None = None
+        self._answered: Said | None = None
         lasting = _KEPT[self.protocol] if self.protocol in _EVERY_ROUND else 0
         self._memory = Memory(self.name, self.payroll, lasting=lasting, firsts=self.protocol not in _EVERY_ROUND)
         self._played = self._ahead = 0  # rounds of this process, and those before it
-        self._question = Question(self.pool, self.predict, len(self.tasks), len(self.classes))
+        whole = self.protocol in _EVERY_ROUND
+        self._question = Question(self.pool, self.predict, len(self.tasks), len(self.classes), whole)
         self._crowd = Crowd(len(self.tasks), len(self.classes))
         self._examination = None
         if self.exam is not None:
@@ -246,6 +251,8 @@ class Referee:
             raise Refused(f"it claims to count for {claim}, which is no number of examples")
         model = checked_model(reply.arrays, self._broadcasts.types)
         said = self._question.answer(model, self._answered) if asks else _NOTHING
+        if said.ndim == 2 and not (self._reads_rows or self.sides or self.protocol in _EVERY_ROUND):
+            said = labels_of_rows(said)
         return Work(reply.agent, model, said, reply.origin, claim)
 
     def pay_round(
@@ -272,7 +279,7 @@ class Referee:
             self._resume()
             if (known := self._memory.settled(self.number)) is not None:
                 return known
-            outcome = self._scored_round(received)
+            outcome = said_of_memory(_FEWER)(self._scored_round)(received)
         except VeraxError as error:
             outcome = Outcome(self.number, None, dropped=received.dropped, problem=str(error))
         return self._remembered(outcome, received)
@@ -334,7 +341,7 @@ class Referee:
     def settle_newcomers(self, received: Received) -> Outcome:
         """Score newcomers' first models beside those of who came before, and pay them at the same rate."""
         try:
-            outcome = self._scored_newcomers(received)
+            outcome = said_of_memory(_FEWER)(self._scored_newcomers)(received)
         except VeraxError as error:
             outcome = Outcome(self.number, None, dropped=received.dropped, problem=str(error))
         self._memory.told |= set(received.asked)
@@ -447,8 +454,12 @@ class Referee:
     def _reports_of(self, works: Sequence[Work]) -> Reports:
         said, names = [w.said[: len(self.tasks)] for w in works], [w.agent for w in works]
         if not self._reads_rows or all(s.ndim == 1 for s in said):  # rows are not kept where no rule looks at them
-            labels = [s if s.ndim == 1 else s.argmax(1) for s in said]
+            labels = [np.asarray(s) if s.ndim == 1 else labels_of_rows(s) for s in said]
             return Reports.of(np.stack(labels), agents=names, tasks=self.tasks, classes=self.classes)
+        if isinstance(said[0], TopK):
+            listed = TopK.stack([rows for rows in said if isinstance(rows, TopK)])
+            return Reports.of(probabilities=listed, agents=names, tasks=self.tasks, classes=self.classes)
+        check_memory("everybody's rows of probabilities", _FEWER, len(said), *said[0].shape, each=8 * 4)
         rows = np.stack(said).astype(np.float64)
         return Reports.of(
             probabilities=rows / rows.sum(2, keepdims=True), agents=names, tasks=self.tasks, classes=self.classes

@@ -36,7 +36,7 @@ class Part(Protocol):
         """Their names."""
 
     @property
-    def probabilities(self) -> Floats | None:
+    def rows(self) -> Floats | None:
         """The rows, where there are any."""
 
     @property
@@ -80,7 +80,7 @@ def side_by_side(
     codes = [np.array([*(index[label] for label in part.classes), -1], dtype=label_type(len(classes)))
              for part in parts]  # fmt: skip
     truth = _truth_of(parts, where, column, codes)
-    with_rows, answers = parts[0].probabilities is not None, sum(int(part.answered.sum()) for part in parts)
+    with_rows, answers = parts[0].rows is not None, sum(int(part.answered.sum()) for part in parts)
     if not with_rows and stays_sparse(len(row), len(column), answers):
         reading.refuse_answers("the reports", answers)
         return Joined(_answers_of(parts, where, row, column, codes), agents, tasks, None, truth)
@@ -103,8 +103,8 @@ def _lay_in(
     for k, n in np.argwhere((held >= 0) & (said >= 0))[:1]:
         _refuse_twice(where, part.agents[k], part.tasks[n])
     labels[at] = np.where(said >= 0, said, held)
-    if rows is not None and part.probabilities is not None:
-        rows[at] = np.where((said >= 0)[..., None], part.probabilities, rows[at])
+    if rows is not None and part.rows is not None:
+        rows[at] = np.where((said >= 0)[..., None], part.rows, rows[at])
 
 
 def _answers_of(

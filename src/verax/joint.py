@@ -28,6 +28,7 @@ from verax.errors import InputError
 from verax.kernels import Floats, Ints
 from verax.kernels import counts as pair_counts
 from verax.public import Public
+from verax.space import check_memory
 
 _NEAR_TIE = 1e-9
 _ROUNDING = 1e-14
@@ -195,6 +196,7 @@ class Joint:
             labels = np.where(np.isnan(rows[:, 0]), -1, rows.argmax(1))
         if max(labels.max(initial=0), g.max(initial=0)) >= size:
             raise InputError(f"a label is outside 0..{size - 1}; give classes= the number of classes")
+        check_memory("a table of labels beside labels", "leave out the classes that nobody says", size, size)
         common = (labels >= 0) & (g >= 0)
         labels, g, signal = labels[common], g[common], signal.take(common)
         parts = 1 if signal.strata is None else int(signal.strata.max(initial=0)) + 1

@@ -26,6 +26,7 @@ from verax.reports import Reports, checked_names, some
 from verax.rules import DEFAULT, RULES, Rule, RuleFunction, names_of, resolve
 from verax.schemes import known_rule, rule_of, value_bounds
 from verax.score import Score, Scores, pairwise, prepare, scored
+from verax.space import said_of_memory
 
 
 @dataclass(frozen=True, eq=False)
@@ -188,6 +189,7 @@ class Market(wire.Document, format=wire.MARKET):
         return Money(tuple(amounts), totals, stake(self.mechanism, unit=unit, scale=self.scale), loss)
 
 
+@said_of_memory("close it on fewer tasks")
 def market(
     submissions: Submissions,
     *,
@@ -443,7 +445,7 @@ def _followed_by(reports: Reports, initial: npt.ArrayLike | Reports) -> Reports:
         initial = replace(initial, classes_given=reports.classes_given)
     if len(initial.agents) != 1:
         raise InputError(f"the initial hypothesis is of {len(initial.agents)} agents; give the reports of one")
-    rows = None if reports.probabilities is None else initial.probabilities
+    rows = None if reports.probabilities is None else initial.rows
     try:
         both = replace(reports, public=None) + replace(initial, agents=("initial",), probabilities=rows, public=None)
     except InputError as error:

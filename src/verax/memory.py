@@ -12,14 +12,12 @@ from contextlib import suppress
 from types import MappingProxyType
 from typing import Any
 
-import numpy.typing as npt
-
 from verax.broadcasts import Broadcasts
 from verax.errors import VeraxError
 from verax.kept import KeptModels
 from verax.outcome import Outcome
 from verax.payroll import Begun, Payroll, settled_outcome
-from verax.received import Model
+from verax.received import Model, Said
 
 _FIRST, _WORKER = "first", "worker"
 _WORKERS = 4  # first models that are kept
@@ -41,7 +39,7 @@ class Memory:
         self.name, self.payroll, self._lasting, self._asks_firsts = name, payroll, lasting, firsts
         self.outcomes: list[Outcome] = []  # of an earlier process
         self.told: set[str] = set()  # who was sent anything, and so is no newcomer
-        self.firsts: dict[str, npt.NDArray[Any]] = {}  # what first models say of the pool
+        self.firsts: dict[str, Said] = {}  # what first models say of the pool
         self.paid_first = 0  # how many the first round paid
         self.workers: list[Model] = []  # some first models, for an echo to be told by
         self.resumed = payroll is None
@@ -93,7 +91,7 @@ class Memory:
         """What an earlier process paid for a round of this number; what newcomers were paid in it is apart."""
         return next((o for o in self.outcomes if o.server_round == number and not o.before), None)
 
-    def remember_first(self, said: Mapping[str, npt.NDArray[Any]], paid: int) -> None:
+    def remember_first(self, said: Mapping[str, Said], paid: int) -> None:
         """What those say who have handed in a first model; the first round sets the rate for who comes later."""
         self.paid_first = self.paid_first or paid
         self.firsts |= said

@@ -104,9 +104,9 @@ class Moments(Statistic):
 
 def _rows_as_scored(reports: Reports, i: int, rule: Rule) -> Floats:
     """An agent's rows as its rule scores them; 0 where it abstained."""
-    assert reports.probabilities is not None
+    assert reports.rows is not None
     answered = (reports.labels[i] >= 0)[:, None]
-    return np.where(answered, rule.scored(np.where(answered, reports.probabilities[i], 1.0)), 0.0)
+    return np.where(answered, rule.scored(np.where(answered, reports.rows[i], 1.0)), 0.0)
 
 
 def _beside_columns(reports: Reports, i: int, columns: Labels, rule: Rule) -> tuple[Ints, Floats, Floats, Floats]:

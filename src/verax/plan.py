@@ -16,6 +16,7 @@ from verax.errors import InputError, OptionError
 from verax.kernels import Engine
 from verax.reports import Shape
 from verax.rules import DEFAULT, Rule, RuleFunction, check_matrix, names_of, resolve
+from verax.shape import check_table
 from verax.wire import Document, unwritten
 
 AGAINST = ("truth", "peers", "hybrid", "consensus")
@@ -86,13 +87,23 @@ class Mechanism(Document):
         truth_given: bool = False,
         engine: Engine | None = None,
         rng: np.random.Generator | None = None,
+        by_entries: bool = False,
     ) -> Plan:
-        """Every choice made for reports of this shape; `truth_given`: labels came with the wish to use them."""
+        """Every choice made for reports of this shape; `truth_given`: labels came with the wish to use them.
+
+        `by_entries`: whoever asks scores many classes by the few entries that anybody lists, without a table of them.
+        """
         rule = self.meant
         against = self._against(shape, truth_given)
         _check_rule(rule, shape, against)
         over = self._over(rule, against)
-        sign, matrix = self._sign(rule, shape.classes)
+        if not by_entries:
+            check_table(shape.classes)
+        fault = self._fault_of_entries(rule, shape, against, over)
+        if shape.many_classes and fault:
+            raise OptionError(fault)
+        many = by_entries and not fault and (shape.many_classes or (shape.listed and rule.needs_rows))
+        sign, matrix = self._sign(rule, shape.classes, many)
         planned = replace(
             self,
             against=against,
@@ -102,7 +113,7 @@ class Mechanism(Document):
             floor=rule.floor,
             matrix=matrix,
         )
-        plan = Plan(planned, rule, matrix, rng, engine or Engine())
+        plan = Plan(planned, rule, matrix, rng, engine or Engine(), many)
         if self.draws is not None:
             plan.check_draws(shape)
         return plan
@@ -136,7 +147,28 @@ class Mechanism(Document):
             raise OptionError(f"rule {rule.name} looks at all peers together; leave over= out")
         return None if alone else self.over or "mean"
 
-    def _sign(self, rule: Rule, classes: int) -> tuple[str | None, npt.NDArray[np.generic] | None]:
+    def _fault_of_entries(self, rule: Rule, shape: Shape, against: str, over: str | None) -> str:
+        """Why it cannot be scored by the few entries that anybody lists of very many classes; '' if it can."""
+        if not (rule.by_entry or rule.of_entries):
+            able = names_of(lambda r: r.by_entry or r.of_entries is not None)
+            return f"rule {rule.name} takes a table of labels beside labels, too large for so many classes; use {able}"
+        whole = {
+            "peers put together": over == "skilled" or against == "consensus",
+            "public features": shape.public == "features",
+            "drawn pairings": self.draws is not None,
+            "rows written out": rule.needs_rows and not shape.listed,
+        }
+        remedy = (
+            "give the k likeliest labels of each (verax.TopK)"
+            if whole["rows written out"]
+            else "score against truth, or over the mean or the median of peers, with strata if need be"
+        )
+        found = next((what for what, asked in whole.items() if asked), None)
+        return f"{found} would be too large for so many classes; {remedy}" if found else ""
+
+    def _sign(self, rule: Rule, classes: int, many: bool) -> tuple[str | None, npt.NDArray[np.generic] | None]:
+        if many and self.sign is None:
+            return ("identity" if rule.counts_only else None), None
         identity = np.eye(classes, dtype=np.int64)
         if not rule.learns_sign:
             if self.sign is not None:
@@ -191,6 +223,7 @@ class Plan:
     matrix: npt.NDArray[np.generic] | None  # S, where it is not learned
     rng: np.random.Generator | None = None
     engine: Engine = field(default_factory=Engine)
+    many: bool = False  # classes, so that scores are made of the entries that are listed
     against: str = field(init=False)  # truth, peers or hybrid
     over: str | None = field(init=False)
     sign: str | None = field(init=False)

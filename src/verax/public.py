@@ -111,6 +111,18 @@ class Public:
         size = np.bincount(self.strata)[self.strata]
         return np.asarray(np.where(size > 1, size / np.maximum(size - 1, 1), 0.0) / max(self.tasks, 1))
 
+    @property
+    def parts(self) -> list[Ints]:
+        """The tasks inside which the mean is taken out: those of each stratum, or all.
+
+        >>> [part.tolist() for part in Public.of([1, 0, 1], tasks=3).parts]
+        [[1], [0, 2]]
+        """
+        if self.strata is None:
+            return [np.arange(self.tasks)]
+        order = np.argsort(self.strata, kind="stable")
+        return [*np.split(order, np.nonzero(np.diff(self.strata[order]))[0] + 1)]
+
     def residual(self, matrix: Floats) -> Floats:
         """M X: what is left of each column once the public signal is taken out.
 

@@ -19,9 +19,11 @@ import numpy.typing as npt
 
 from verax.errors import InputError, VeraxError
 from verax.reports import some
+from verax.topk import WORTH_LISTING, TopK
 
 Model = dict[str, npt.NDArray[Any]]
-Predict = Callable[[Model, Any], npt.ArrayLike]
+Predict = Callable[[Model, Any], npt.ArrayLike | TopK]
+Said = npt.NDArray[Any] | TopK
 _SLACK = 1024  # bytes that an array's encoding may take beyond its numbers
 _WIDEST = 8  # bytes of a number of the widest type that is taken
 
@@ -76,7 +78,7 @@ class Work:
 
     agent: str
     model: Model
-    said: npt.NDArray[Any]
+    said: Said
     origin: Any = None
     claim: float = 1.0
 
@@ -107,6 +109,8 @@ class Refused(Exception):  # noqa: N818
 class Question:
     """What every model is asked: the pool, by the caller's own function, with labels or rows of so many classes.
 
+    `whole`: rows are needed whole, also where `predict` lists the likeliest labels only.
+
     >>> question = Question([1, 2], lambda model, pool: [0, 5], 2, 3)
     >>> question.answer({})
     Traceback (most recent call last):
@@ -117,11 +121,12 @@ class Question:
     predict: Predict
     tasks: int
     classes: int
+    whole: bool = False
 
-    def tried_on(self, model: Model) -> npt.NDArray[Any]:
+    def tried_on(self, model: Model) -> Said:
         """What the model that everybody is sent says; whatever is wrong then is the caller's own, and is raised."""
         try:
-            said = np.asarray(self.predict(model, self.pool))
+            said = self.said_by(model)
         except Exception as error:
             error.add_note("verax tried predict(model, pool) on the model to be broadcast, before anybody trained")
             raise
@@ -129,21 +134,31 @@ class Question:
             raise InputError(f"tried on the model to be broadcast, predict fails: {fault}")
         return said
 
-    def answer(self, model: Model, like: npt.NDArray[Any] | None = None) -> npt.NDArray[Any]:
+    def said_by(self, model: Model) -> Said:
+        """What `predict` gives, as an array or as rows by their likeliest labels, written out where that is asked."""
+        said = self.predict(model, self.pool)
+        if not isinstance(said, TopK):
+            return np.asarray(said)
+        return said.dense() if self.whole or np.prod(said.shape) <= WORTH_LISTING else said
+
+    def answer(self, model: Model, like: Said | None = None) -> Said:
         """What a client's model says of the pool, in the form of `like`; a model on which that fails is no model."""
         try:
-            said = np.asarray(self.predict(model, self.pool))
+            said = self.said_by(model)
         except VeraxError:
             raise
         except Exception as error:  # whatever a user's own code may raise on a strange model
             raise Refused(f"the pool cannot be predicted with it ({type(error).__name__}: {str(error)[:80]})") from None
         if fault := self._form_fault(said) or self._value_fault(said):
             raise Refused(fault)
-        if like is not None and said.ndim != like.ndim:
+        if like is not None and (said.ndim, type(said)) != (like.ndim, type(like)):
             raise Refused("it gives labels where others give probabilities, or the other way round")
         return said
 
-    def _form_fault(self, said: npt.NDArray[Any]) -> str:
+    def _form_fault(self, said: Said) -> str:
+        if isinstance(said, TopK):
+            same = said.shape == (self.tasks, self.classes) and bool(said.answered.all())
+            return "" if same else f"its likeliest labels make rows {said.shape}, not ({self.tasks}, {self.classes})"
         labels = said.shape == (self.tasks,) and said.dtype.kind in "iu"
         rows = said.shape == (self.tasks, self.classes) and said.dtype.kind == "f"
         if labels or rows:
@@ -153,7 +168,9 @@ class Question:
             f"give labels ({self.tasks},) or probabilities ({self.tasks}, {self.classes})"
         )
 
-    def _value_fault(self, said: npt.NDArray[Any]) -> str:
+    def _value_fault(self, said: Said) -> str:
+        if isinstance(said, TopK):  # which was checked when it was made
+            return ""
         if said.ndim == 1:
             strange = said[(said < 0) | (said >= self.classes)]
             return f"it says label {strange[0]} of {self.classes} classes" if strange.size else ""

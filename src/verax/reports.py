@@ -37,6 +37,7 @@ from verax.labels import narrow as narrow
 from verax.labels import some as some
 from verax.layout import Laid, Roles, laid_out
 from verax.shape import Shape as Shape
+from verax.topk import TopK
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,7 +57,7 @@ class Reports:
     agents: tuple[str, ...]
     tasks: tuple[str, ...]
     classes: tuple[str, ...]
-    probabilities: Floats | None = None
+    probabilities: Floats | TopK | None = None
     truth: Labels | None = None
     public: Array | None = None
     classes_given: bool = field(default=True, repr=False)
@@ -66,7 +67,7 @@ class Reports:
     def of(
         cls,
         labels: Any = None,
-        probabilities: npt.ArrayLike | None = None,
+        probabilities: npt.ArrayLike | TopK | None = None,
         *,
         agents: Sequence[str] | None = None,
         tasks: Sequence[str] | None = None,
@@ -76,7 +77,7 @@ class Reports:
         source: str = "the reports",
         **reading: Any,
     ) -> Reports:
-        """Checked reports from labels, or from probabilities (K, N, L).
+        """Checked reports from labels, or from probabilities (K, N, L), or the likeliest labels of each row (`TopK`).
 
         Labels are integers (K, N) that index `classes`, -1 or NaN an abstention; or texts (K, N), None or empty an
         abstention; or {agent: labels}; or a data frame, long or wide, read as a file is, by the fields of `reading`.
@@ -94,7 +95,7 @@ class Reports:
             raise InputError(f"{source}: {min(reading)}= is for data frames and files; give names with agents=, tasks=")
         if isinstance(labels, Mapping):
             agents, tasks, labels = arrays.rows_of_agents(labels, agents, tasks, source)
-        rows = None if probabilities is None else arrays.probability_array(probabilities, source)
+        rows = None if probabilities is None else arrays.rows_given(probabilities, source)
         held: Any = None if labels is None else arrays.label_array(labels, source)
         if held is None and rows is None:
             raise InputError(
@@ -104,7 +105,7 @@ class Reports:
         notes: tuple[str, ...] = ()
         if held is None:
             assert rows is not None
-            held = rows.argmax(2)
+            held = rows.likeliest if isinstance(rows, TopK) else rows.argmax(2)
         elif held.dtype.kind not in "iu":
             laid = arrays.laid_texts(held, agents, tasks, classes, source)
             held, classes, notes = laid.labels, laid.classes, laid.notes
@@ -124,7 +125,12 @@ class Reports:
                     f"{source}: probabilities have shape {rows.shape}, labels {held.shape}, "
                     f"and there are {size} classes; give probabilities of shape (agents, tasks, classes)"
                 )
-            rows = arrays.checked_rows(rows, held, agent_names, task_names, source)
+            given_by = held, agent_names, task_names, source
+            rows = (
+                arrays.checked_listed(rows, *given_by)
+                if isinstance(rows, TopK)
+                else arrays.checked_rows(rows, *given_by)
+            )
         outside = held.size and (held.min() < -1 or held.max() >= size)
         for bad in np.argwhere((held < -1) | (held >= size))[:1] if outside else ():
             raise InputError(
@@ -188,7 +194,14 @@ class Reports:
         """How much there is to score."""
         known = 0 if self.truth is None else int((self.truth >= 0).sum())
         sizes = len(self.agents), len(self.tasks), len(self.classes)
-        return Shape(*sizes, self.probabilities is not None, self.sparse, known)
+        return Shape(
+            *sizes, self.probabilities is not None, self.sparse, known, listed=isinstance(self.probabilities, TopK)
+        )
+
+    @cached_property
+    def rows(self) -> Floats | None:
+        """The probabilities as whole rows (K, N, L), written out where the likeliest are listed, if they fit."""
+        return self.probabilities.dense() if isinstance(self.probabilities, TopK) else self.probabilities
 
     @property
     def sparse(self) -> bool:
@@ -413,8 +426,10 @@ class Reports:
             "agent": [self.agents[i] for i in said.agent.tolist()],
             "label": [self.classes[i] for i in said.label.tolist()],
         }
-        if self.probabilities is not None:
-            rows = self.probabilities[said.agent, said.task]
+        if isinstance(self.probabilities, TopK):
+            raise InputError(f"a column for each of {len(self.classes):,} classes is too much; write an NPZ")
+        if (whole := self.probabilities) is not None:
+            rows = whole[said.agent, said.task]
             columns |= {f"p:{c}": rows[:, i].tolist() for i, c in enumerate(self.classes)}
         return columns
 

@@ -20,8 +20,9 @@ import numpy.typing as npt
 
 from verax.errors import InputError, OptionError, is_number
 from verax.joint import Estimate, Joint
-from verax.kernels import Floats
+from verax.kernels import Floats, Ints
 from verax.public import Public
+from verax.topk import Entries
 
 FLOOR = 1e-6
 RuleFunction = Callable[[Joint], Estimate | float]
@@ -119,6 +120,54 @@ def pmi(joint: Joint, floor: float = FLOOR) -> Estimate:
     return Estimate.of_tasks(float(gained.mean()), psi)
 
 
+def accuracy_of_entries(said: Entries, reference: Ints, public: Public, floor: float) -> tuple[float, Floats]:
+    """accuracy, of labels among very many: its value and what each task adds.
+
+    >>> accuracy_of_entries(Entries.of_labels(np.array([4, 5]), 9), np.array([4, 6]), Public(2), 0.0)[0]
+    0.5
+    """
+    psi = said.at(reference)
+    return float(psi.mean()), psi
+
+
+def log_of_entries(rows: Entries, reference: Ints, public: Public, floor: float) -> tuple[float, Floats]:
+    """log, of rows that list the likeliest of very many labels.
+
+    >>> log_of_entries(Entries.of_labels(np.array([4, 5]), 9), np.array([4, 5]), Public(2), 1e-6)[0]
+    0.0
+    """
+    psi = np.log(np.maximum(rows.at(reference), floor))
+    return float(psi.mean()), psi
+
+
+def quadratic_of_entries(rows: Entries, reference: Ints, public: Public, floor: float) -> tuple[float, Floats]:
+    """quadratic, of rows that list the likeliest of very many labels.
+
+    >>> quadratic_of_entries(Entries.of_labels(np.array([4, 5]), 9), np.array([4, 6]), Public(2), 0.0)[0]
+    -1.0
+    """
+    psi = 2.0 * rows.at(reference) - 1.0 - rows.each(np.square).dot(np.ones(rows.classes))
+    return float(psi.mean()), psi
+
+
+def pmi_of_entries(rows: Entries, reference: Ints, public: Public, floor: float) -> tuple[float, Floats]:
+    """pmi, of rows that list the likeliest of very many labels.
+
+    >>> pmi_of_entries(Entries.of_labels(np.array([4, 5]), 9), np.array([4, 5]), Public(2), 1e-6)[0].__round__(6)
+    0.693146
+    """
+    p = rows.each(lambda x: np.maximum(x, floor))
+    gained, psi = np.empty(len(p)), np.empty(len(p))
+    for chosen in public.parts:
+        own, said = p[chosen], reference[chosen]
+        mean = own.sums() / len(own)
+        share = np.bincount(said, minlength=rows.classes) / len(own)
+        gained[chosen] = np.log(own.at(said)) - np.log(mean[said])
+        psi[chosen] = gained[chosen] - own.dot(share / mean) + 1.0
+    return float(gained.mean()), psi
+
+
+OfEntries = Callable[[Entries, Ints, Public, float], tuple[float, Floats]]
 Rows = Callable[[Floats, float], Floats]
 Mixture = Callable[[Floats, Floats, Public, float], tuple[float, Floats]]
 
@@ -129,12 +178,13 @@ class Rule:
 
     `function` scores a Joint. A *linear* rule is <S, delta> on rows as `rows` makes them of probabilities and the floor
     (one-hot labels where there is none), and needs no function. A *separable* one changes under a relabelling as the
-    sum over tasks of rows times what each entry is worth. `low` and `high`, what a score can be at least and at
-    most, are what pay and markets need; with `in_logs` they count in -log floor. `penalised`: a report that says
-    nothing earns 0. `takes` are the kinds of public signal that can be taken out. `mixture` gives the value of
-    rows beside a mixture of references, and each task's share, for a rule that is linear in its reference only.
-    `best_row` says why relabelling such a rule's report is no question. `population` names, as module:function, what
-    scores everybody at once.
+    sum over tasks of rows times what each entry is worth. `by_entry`: a linear rule's rows are made of each probability
+    by itself, so that few listed ones do; `of_entries` says the same of a rule that is not linear. `low` and `high`,
+    what a score can be at least and at most, are what pay and markets need; with `in_logs` they count in -log floor.
+    `penalised`: a report that says nothing earns 0. `takes` are the kinds of public signal that can be taken out.
+    `mixture` gives the value of rows beside a mixture of references, and each task's share, for a rule that is linear
+    in its reference only. `best_row` says why relabelling such a rule's report is no question. `population` names, as
+    module:function, what scores everybody at once.
 
     >>> half = Rule("half", lambda joint: 0.5 * float(joint.bonus.trace()), low=0.0, high=0.5)
     >>> half.bounds, half.needs_rows
@@ -151,6 +201,8 @@ class Rule:
     needs_rows: bool = False
     linear: bool = False
     separable: bool = False
+    by_entry: bool = False
+    of_entries: OfEntries | None = None
     learns_sign: bool = False
     truth_only: bool = False
     penalised: bool = True
@@ -245,22 +297,25 @@ def _pmi_of_mixture(p: Floats, shares: Floats, public: Public, floor: float) -> 
 RULES: dict[str, Rule] = {
     rule.name: rule
     for rule in (
-        Rule("zero-one", None, "agreement on the same label, beyond chance", linear=True, low=-1.0, high=1.0),
+        Rule("zero-one", None, "agreement on the same label, beyond chance", linear=True, by_entry=True,
+             low=-1.0, high=1.0),
         Rule("ca", None, "correlated agreement: labels that go together, beyond chance", linear=True,
              learns_sign=True, low=-1.0, high=1.0),
         Rule("ce", None, "the log-probability given to the reference's label, beyond chance", rows=_log_rows,
-             linear=True, low=-1.0, high=1.0, in_logs=True),
+             linear=True, by_entry=True, low=-1.0, high=1.0, in_logs=True),
         Rule("brier", None, "the probability given to the reference's label, beyond chance",
-             rows=_doubled_rows, linear=True, low=-2.0, high=2.0),
+             rows=_doubled_rows, linear=True, by_entry=True, low=-2.0, high=2.0),
         Rule("pmi", pmi, "what the probabilities tell about the reference's label", needs_rows=True, takes=("strata",),
-             low=-1.0, high=1.0, in_logs=True, mixture=_pmi_of_mixture,
+             low=-1.0, high=1.0, in_logs=True, mixture=_pmi_of_mixture, of_entries=pmi_of_entries,
              best_row="its best row is one's belief about the reference"),
         Rule("accuracy", accuracy, "the share of tasks answered right", takes=(), separable=True, truth_only=True,
-             penalised=False, low=0.0, high=1.0),
+             penalised=False, low=0.0, high=1.0, of_entries=accuracy_of_entries),
         Rule("log", log, "the logarithm of the probability given to the right label", rows=_log_rows, takes=(),
-             separable=True, truth_only=True, penalised=False, low=-1.0, high=0.0, in_logs=True),
+             separable=True, truth_only=True, penalised=False, low=-1.0, high=0.0, in_logs=True,
+             of_entries=log_of_entries),
         Rule("quadratic", quadratic, "minus the squared distance of the probabilities from the right label",
-             rows=_doubled_rows, takes=(), separable=True, truth_only=True, penalised=False, low=-2.0, high=0.0),
+             rows=_doubled_rows, takes=(), separable=True, truth_only=True, penalised=False, low=-2.0, high=0.0,
+             of_entries=quadratic_of_entries),
         Rule("innovation", None, "what its probabilities add to the public ones, as the others' do", needs_rows=True,
              population="verax.mechanisms.innovation:parts", takes=("features",), low=-2.0, high=2.0),
         Rule("dmi", None, "the determinant of how its labels go with each peer's, on two halves of the tasks",

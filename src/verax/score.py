@@ -25,6 +25,7 @@ from verax.plan import Mechanism, Plan
 from verax.public import Public
 from verax.reports import Reports, as_reports, some
 from verax.rules import DEFAULT, Rule, RuleFunction
+from verax.space import said_of_memory
 from verax.statistic import Part, Side, combined, sides_of
 
 __all__ = ["Mechanism", "Prepared", "Score", "Scores", "finished", "pairwise", "prepare", "score", "scored"]
@@ -135,6 +136,7 @@ class Scores(wire.Document, format=wire.SCORES):
         return self.mechanism.describe()
 
 
+@said_of_memory("score fewer tasks or agents at a time")
 def score(
     reports: Any,
     truth: Any = None,
@@ -170,7 +172,7 @@ def score(
     0.6
     """
     asked = Mechanism.of(rule, against=against, over=over, sign=sign, floor=floor, seed=seed, draws=draws)
-    ready = prepare(reports, truth, public, asked, engine(backend, threads, max_bytes), rng)
+    ready = prepare(reports, truth, public, asked, engine(backend, threads, max_bytes), rng, by_entries=True)
     return scored(ready.with_copies(groups_among(ready.reports, copies)))
 
 
@@ -221,8 +223,9 @@ def prepare(
     mechanism: Mechanism | None = None,
     counted: Engine | None = None,
     rng: np.random.Generator | None = None,
+    by_entries: bool = False,
 ) -> Prepared:
-    """Plan a mechanism for reports, before anything is computed."""
+    """Plan a mechanism for reports, before anything is computed; `by_entries` as in `Mechanism.plan`."""
     reports = as_reports(reports)
     if truth is not None:
         reports = reports.with_truth(truth)
@@ -232,7 +235,9 @@ def prepare(
     signal = Public.of(reports.public, len(reports.tasks))
     kind = signal.kind
     shape = replace(reports.shape, public=kind)
-    plan = (mechanism or Mechanism()).plan(shape, truth_given=truth is not None, engine=counted, rng=rng)
+    plan = (mechanism or Mechanism()).plan(
+        shape, truth_given=truth is not None, engine=counted, rng=rng, by_entries=by_entries
+    )
     if truth is None and not plan.by_truth and reports.truth is not None:
         reports = replace(reports, truth=None)  # labels that came along unasked are not looked at
     return Prepared(reports, signal, plan)

@@ -26,6 +26,8 @@ import numpy as np
 import numpy.typing as npt
 
 from verax.errors import InputError
+from verax.space import check_memory
+from verax.topk import one_hot
 
 Floats = npt.NDArray[np.float64]
 SURE = 3.0  # standard errors
@@ -102,7 +104,12 @@ def sides(
 def _centred(said: npt.ArrayLike, classes: int) -> Floats:
     """u (K, N, L): one-hot labels or rows, less each agent's mean, all of one length; 0 of who always says the same."""
     given = np.asarray(said)
-    rows = np.eye(classes)[_checked_labels(given, classes)] if given.ndim != 3 else _checked_rows(given, classes)
+    check_memory("who says what", "leave sides out, or take fewer classes", *given.shape[:2], classes, each=24)
+    rows = (
+        np.stack([one_hot(row, classes) for row in _checked_labels(given, classes)])
+        if given.ndim != 3
+        else _checked_rows(given, classes)
+    )
     left = rows - rows.mean(1, keepdims=True)
     length = np.sqrt((left**2).mean((1, 2), keepdims=True))
     return np.where(length > 1e-9, left / np.maximum(length, 1e-9), 0.0)

@@ -323,8 +323,8 @@ class _Rows:
         if self.plan.rule.counts_only:
             assert self.plan.matrix is not None
             return np.asarray(self.plan.matrix.astype(np.float64)[labels])
-        assert self.reports.probabilities is not None
-        p = _on_common(self.reports.probabilities[chosen], self.common)
+        assert self.reports.rows is not None
+        p = _on_common(self.reports.rows[chosen], self.common)
         return self.plan.rule.scored(p.reshape(-1, p.shape[2])).reshape(p.shape)
 
     def scored(self, chosen: Ints) -> tuple[list[float], Floats]:

@@ -33,7 +33,9 @@ from verax.payments import Payment, Payments, pay
 from verax.public import Public
 from verax.reports import Reports, some
 from verax.score import Score, Scores, score
+from verax.shape import check_table
 from verax.spec import CLUSTERS, FIRST, KINDS, Spec, digest_of
+from verax.topk import WORTH_LISTING, TopK
 
 Content = Mapping[str, Any]
 
@@ -104,10 +106,18 @@ def nonce_of(secret: str, round: str, agent: str, content: Content) -> str:
 
 def nothing_said(spec: Spec) -> Content:
     """A submission that answers no task: what stands for one that cannot be opened."""
-    found: dict[str, Any] = {"labels": [-1] * len(spec.tasks)}
-    if spec.chosen.needs_rows:
-        found["probabilities"] = _packed_rows(np.full((len(spec.tasks), len(spec.classes)), np.nan))
-    return found
+    return _said_throughout(spec, -1, math.nan)
+
+
+def _said_throughout(spec: Spec, label: int, share: float) -> dict[str, Any]:
+    """A submission with one label for every task, and where rows are asked one share for every label."""
+    found: dict[str, Any] = {"labels": [label] * len(spec.tasks)}
+    if not spec.chosen.needs_rows:
+        return found
+    if len(spec.tasks) * len(spec.classes) <= WORTH_LISTING:
+        return found | {"probabilities": _packed_rows(np.full((len(spec.tasks), len(spec.classes)), share))}
+    listed, shares = np.full(len(spec.tasks), label), np.full(len(spec.tasks), 0.0 if label < 0 else share)
+    return found | {"listed": _packed_labels(listed), "shares": _packed_rows(shares)}
 
 
 def content_of(report: Reports, spec: Spec) -> dict[str, Any]:
@@ -133,7 +143,13 @@ def content_of(report: Reports, spec: Spec) -> dict[str, Any]:
         if spec.chosen.needs_rows:
             raise InputError(f"the round's rule {spec.rule} needs probabilities; add p:<class> columns")
         return {"labels": labels}
-    rows = np.where((np.array(order) >= 0)[:, None], report.probabilities[0][order], np.nan)
+    absent = np.array(order) < 0
+    if isinstance(report.probabilities, TopK):
+        listed = report.probabilities[0][order]
+        shares = np.where(absent[:, None], 0.0, listed.shares)
+        listed_labels = _packed_labels(np.where(absent[:, None], -1, listed.labels))
+        return {"labels": labels, "listed": listed_labels, "shares": _packed_rows(shares)}
+    rows = np.where(absent[:, None], np.nan, report.probabilities[0][order])
     return {"labels": labels, "probabilities": _packed_rows(rows)}
 
 
@@ -141,15 +157,31 @@ def reports_of(spec: Spec, rows: Sequence[tuple[str, Content]]) -> Reports:
     """The reports of (name, content) pairs; refuses what could not be settled."""
     labels = np.array([content["labels"] for _, content in rows], dtype=np.int64).reshape(len(rows), len(spec.tasks))
     given = [content.get("probabilities") for _, content in rows]
-    probabilities = None
+    probabilities: Any = None
     if given and all(given):
         shape = (len(rows), len(spec.tasks), len(spec.classes))
         probabilities = np.frombuffer(b"".join(base64.b64decode(g or "") for g in given), dtype="<f8").reshape(shape)
+    elif given and any("listed" in content for _, content in rows):
+        probabilities = TopK.stack([_listed_of(content, spec) for _, content in rows])
     names = [name for name, _ in rows]
     reports = Reports.of(
         labels, probabilities, agents=names, tasks=spec.tasks, classes=spec.classes, source="the round"
     )
     return reports if spec.public is None else replace(reports, public=spec.signal)
+
+
+def _listed_of(content: Content, spec: Spec) -> TopK:
+    """The likeliest labels of each row as they were handed in; all of them where whole rows were."""
+    if "listed" not in content and "probabilities" not in content:
+        return TopK(np.full((len(spec.tasks), 1), -1, np.int32), np.zeros((len(spec.tasks), 1)), len(spec.classes))
+    if "listed" not in content:
+        rows = np.frombuffer(base64.b64decode(content["probabilities"]), "<f8").reshape(len(spec.tasks), -1)
+        return TopK.of_rows(rows, len(spec.classes))
+    labels, shares = (
+        np.frombuffer(base64.b64decode(content[name]), kind).reshape(len(spec.tasks), -1)
+        for name, kind in (("listed", "<i4"), ("shares", "<f8"))
+    )
+    return TopK.of(labels, shares, len(spec.classes))
 
 
 def settlement(spec: Spec, submissions: Sequence[tuple[str, Content]], secret: str, root: str) -> Settlement:
@@ -350,6 +382,8 @@ def check_spec(spec: Spec) -> None:
     tasks = len(spec.tasks) if spec.exam is not None else max(2, len(spec.tasks))
     if len(set(spec.tasks)) < tasks or len(set(spec.classes)) < max(2, len(spec.classes)):
         raise InputError("a round needs two different tasks and two different classes at least, each named once")
+    if spec.copies == CLUSTERS:  # which looks for shared errors in tables of labels
+        check_table(len(spec.classes))
     for name, given in (("truth", spec.truth), ("public signal", spec.public)):
         if given is not None and len(given) != len(spec.tasks):
             raise InputError(f"the {name} has {len(given)} entries for {len(spec.tasks)} tasks; give one a task")
@@ -368,9 +402,7 @@ def check_spec(spec: Spec) -> None:
         spec.exam.check()
         spec.minor()
         return
-    nothing: dict[str, Any] = {"labels": [0] * len(spec.tasks)}
-    if spec.chosen.needs_rows:
-        nothing["probabilities"] = _packed_rows(np.full((len(spec.tasks), len(spec.classes)), 1 / len(spec.classes)))
+    nothing = _said_throughout(spec, 0, 1 / len(spec.classes))
     of_survey = {"survey": True} if spec.is_surveyed else {}
     settlement(spec, [("one", nothing | of_survey), ("other", nothing | of_survey), ("third", nothing)], "", "")
 
@@ -411,3 +443,7 @@ def _check_loss(spec: Spec) -> None:
 
 def _packed_rows(rows: Any) -> str:
     return base64.b64encode(rows.astype("<f8").tobytes()).decode("ascii")
+
+
+def _packed_labels(labels: Any) -> str:
+    return base64.b64encode(labels.astype("<i4").tobytes()).decode("ascii")

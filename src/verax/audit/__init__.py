@@ -40,6 +40,7 @@ from verax.kernels import Floats, engine
 from verax.plan import Mechanism
 from verax.rules import DEFAULT
 from verax.score import Prepared, Scores, prepare, score, scored
+from verax.space import said_of_memory
 
 CODES = (
     "TRUTHFUL", "CATEGORICAL", "INFORMATIVE", "ACCURACY", "ROBUST", "OVERCONFIDENT", "COPIES", "INDEPENDENT", "ENOUGH",
@@ -59,6 +60,7 @@ __all__ = [
 ]
 
 
+@said_of_memory("audit fewer agents or tasks")
 def audit(
     reports: Any,
     truth: npt.ArrayLike | Mapping[str, str] | None = None,

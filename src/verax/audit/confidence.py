@@ -38,11 +38,11 @@ def tempered(rows: Floats, temperature: float) -> Floats:
 def overconfident(ready: Prepared, i: int, confidence: float) -> Certificate:
     """OVERCONFIDENT holds when the rule's best temperature is the plain log score's. (Theorems 8 and 9)"""
     agent, rule = ready.reports.agents[i], ready.plan.rule
-    assert ready.reports.probabilities is not None
+    assert ready.reports.rows is not None
     plain = worth(ready, i, centred=False)
     if plain is None:
         return Certificate("OVERCONFIDENT", agent, "not-applicable", None, None, None, "no reference to score against")
-    rows = ready.reports.probabilities[i][plain.tasks]
+    rows = ready.reports.rows[i][plain.tasks]
     closed = rule.linear or rule.mixture is not None
     paid = _Closed(ready, i, plain, rows) if closed else _Scored(ready, i)
     values = [paid.value(t) for t in TEMPERATURES]
@@ -131,8 +131,8 @@ class _Scored:
 
 def _score_of_rows(ready: Prepared, i: int, temperature: float) -> float:
     def with_tempered_rows(reports: Reports) -> Reports:
-        assert reports.probabilities is not None
-        rows = reports.probabilities.copy()
+        assert reports.rows is not None
+        rows = reports.rows.copy()
         rows[i] = tempered(rows[i], temperature)
         return replace(reports, probabilities=rows)
 

@@ -26,6 +26,8 @@ from verax.kernels import Floats, Ints, Labels, engine
 from verax.mechanisms.skilled import label_pairs
 from verax.public import Public
 from verax.reports import Reports, as_reports, some
+from verax.shape import check_table
+from verax.space import said_of_memory
 
 MOST_AGENTS = 1000  # whose pairs are judged beside one another
 _APART = 0.3  # excess that no pair may have where agents are said to be independent
@@ -122,6 +124,7 @@ class Independence(wire.Document, format=wire.INDEPENDENCE):
         return sorted(value, key=lambda agent: (value[agent] is None, -(value[agent] or 0.0), agent))
 
 
+@said_of_memory("take fewer agents or tasks")
 def independence(
     reports: Any, truth: Any = None, public: npt.ArrayLike | None = None, *, confidence: float = 0.95
 ) -> Independence:
@@ -154,6 +157,7 @@ def independence_of(reports: Reports, confidence: float = 0.95) -> Independence:
         if known.sum() < FEWEST:
             notes.append(f"the truth of {known.sum()} tasks is too little for shared errors: {FEWEST} are needed")
         reports = replace(reports, truth=None) if known.sum() < FEWEST else reports.take(known)
+    check_table(len(reports.classes))
     strata = _strata_of(reports)
     chosen, lost = _judged(reports, strata)
     if lost:

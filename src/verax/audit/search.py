@@ -172,7 +172,7 @@ def rescored(ready: Prepared, i: int, changed: Callable[[Reports], Reports]) -> 
 
 def _relabelled(reports: Reports, i: int, way: Map) -> Reports:
     """The reports with agent i's labels mapped, and in its rows the entries of held and said label swapped."""
-    labels, rows, held = reports.labels.copy(), reports.probabilities, reports.labels[i]
+    labels, rows, held = reports.labels.copy(), reports.rows, reports.labels[i]
     labels[i] = said = np.append(np.array(way), -1)[held]
     if rows is not None:
         at, before, rows = np.nonzero(held >= 0)[0], rows[i], rows.copy()

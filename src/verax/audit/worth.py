@@ -235,9 +235,9 @@ def worth(ready: Prepared, i: int, *, labels: bool = False, centred: bool = True
 def _scored_rows(ready: Prepared, agents: slice, *, labels: bool) -> Floats:
     """Some agents' reports as their rule scores them: one-hot labels, or rows made of their probabilities."""
     reports, rule = ready.reports, ready.plan.rule
-    if labels or not rule.needs_rows or reports.probabilities is None:
+    if labels or not rule.needs_rows or reports.rows is None:
         return np.asarray(np.eye(len(reports.classes))[reports.labels[agents]])
-    return np.stack([rule.scored(rows) for rows in reports.probabilities[agents]])
+    return np.stack([rule.scored(rows) for rows in reports.rows[agents]])
 
 
 def _blocks_of(ready: Prepared, i: int) -> Iterator[_Block]:

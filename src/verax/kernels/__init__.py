@@ -23,6 +23,7 @@ import numpy.typing as npt
 
 from verax.answers import Answers
 from verax.errors import ExtraMissing, InputError, OptionError
+from verax.space import check_memory
 
 Labels = npt.NDArray[np.signedinteger]
 Ints = npt.NDArray[np.int64]
@@ -332,6 +333,7 @@ def tallies(labels: Labels, classes: int, engine: Engine = _DEFAULT) -> tuple[In
     >>> said.tolist(), held.tolist()
     ([[2, 0], [1, 1], [0, 2]], [[1, 2], [2, 1]])
     """
+    check_memory("how often each label was said", "score fewer tasks at a time", labels.shape[1], classes)
     found: tuple[Ints, Ints] = _TALLIES.run(engine, labels.size, classes, labels, classes)
     return found
 

@@ -27,7 +27,7 @@ MOST = 2.0  # times the middle innovation's length
 
 def parts(side: Side, plan: Plan, only: int | None = None) -> list[Part | None]:
     """Everybody's score, or that of `only` one; a task that is left out counts for nothing."""
-    rows = side.reports.probabilities
+    rows = side.reports.rows
     assert rows is not None
     answered = ~np.isnan(rows[:, :, 0])
     p, left = _innovations(np.where(answered[:, :, None], rows, 0.0), answered, side.signal)

@@ -13,6 +13,7 @@ import numpy.typing as npt
 from verax.errors import OptionError
 from verax.joint import Estimate, Joint
 from verax.kernels import Floats, Labels
+from verax.mechanisms.many import parts_of_entries
 from verax.mechanisms.meetings import parts_of_meetings
 from verax.mechanisms.soft import Mixtures
 from verax.pairs import Counts, Pairs, all_pairs, evaluated, jackknifed, mean_error, of_counts, values_of_all
@@ -31,6 +32,8 @@ def parts(side: Side, plan: Plan, only: int | None = None) -> list[Part | None]:
     if plan.rule.population is not None:
         found: list[Part | None] = _named(plan.rule.population)(side, plan, only)
         return found
+    if plan.many:
+        return [parts_of_entries(side, plan, references_of(side, plan, i), i) for i in range(len(side.reports.agents))]
     mixed = mixtures_of(side, plan)
     if mixed is not None:
         return mixed.parts(only)
@@ -143,7 +146,7 @@ def sees_rows(reports: Reports, plan: Plan) -> bool:
 
 
 def _report_of(reports: Reports, plan: Plan, i: int) -> Report:
-    rows = reports.probabilities if sees_rows(reports, plan) else None
+    rows = reports.rows if sees_rows(reports, plan) else None
     return np.asarray(reports.labels[i] if rows is None else rows[i])
 
 

@@ -84,16 +84,16 @@ def _score_beside(
     rule = plan.rule
     if rule.linear:
         if rule.needs_rows:
-            assert reports.probabilities is not None
-            paid = rule.scored(reports.probabilities[i, common])
+            assert reports.rows is not None
+            paid = rule.scored(reports.rows[i, common])
         else:
             assert plan.matrix is not None
             tasks, labels = reports.of_agent(i)
             paid = plan.matrix.astype(np.float64)[labels[np.searchsorted(tasks, common)]]
         psi = _sums_of_rows(signal.residual(paid) * signal.residual(soft))
         return math.fsum((signal.weights * psi).tolist()), psi
-    assert rule.mixture is not None and reports.probabilities is not None
-    value, psi = rule.mixture(reports.probabilities[i, common], soft, signal, rule.floor or 0.0)
+    assert rule.mixture is not None and reports.rows is not None
+    value, psi = rule.mixture(reports.rows[i, common], soft, signal, rule.floor or 0.0)
     return value / len(soft), psi
 
 
@@ -177,7 +177,7 @@ def in_order(side: Side) -> tuple[Side, Ints, Ints]:
         else np.ascontiguousarray(reports.held[np.ix_(agents, tasks)]),
         agents=tuple(reports.agents[k] for k in agents),
         tasks=tuple(reports.tasks[n] for n in tasks),
-        probabilities=None if reports.probabilities is None else reports.probabilities[np.ix_(agents, tasks)],
+        probabilities=None if (rows := reports.rows) is None else rows[np.ix_(agents, tasks)],
         truth=None if reports.truth is None else reports.truth[tasks],
         public=None if reports.public is None else reports.public[tasks],
     )

@@ -19,6 +19,7 @@ from verax.intervals import quantile
 from verax.kernels import Floats, Ints
 from verax.reports import Reports, as_reports, some
 from verax.score import RankInterval
+from verax.space import said_of_memory
 from verax.spotcheck.belief import Belief
 from verax.spotcheck.check import SpotCheck, by_name, check_size, digest_of
 from verax.spotcheck.design import Mask, labels_alone, ticket
@@ -88,6 +89,7 @@ class Accuracies(wire.Document, format=wire.ACCURACIES):
         return to_frame({name: [getattr(a, name) for a in self] for name in names})
 
 
+@said_of_memory("estimate fewer agents or tasks")
 def estimate_accuracies(
     reports: Any, truth: Any, plan: SpotCheck | None = None, *, confidence: float = 0.95
 ) -> Accuracies:

@@ -19,6 +19,8 @@ from verax.kernels import Floats, Labels
 from verax.mechanisms.soft import in_order
 from verax.public import Public
 from verax.reports import Reports, as_reports
+from verax.shape import check_table
+from verax.space import said_of_memory
 from verax.spotcheck.belief import Belief
 from verax.spotcheck.design import ABOUT, Errors, Mask, drawn, expected_chances, fewest, shares
 from verax.statistic import Side
@@ -87,6 +89,7 @@ class SpotCheck(wire.Document, format=wire.SPOTCHECK):
         return to_frame({"task": [a.task for a in self.ask], "label": [""] * len(self.ask)})
 
 
+@said_of_memory("plan for fewer agents or tasks")
 def plan_labels(
     reports: Any,
     label: int | None = None,
@@ -203,6 +206,7 @@ def check_size(reports: Reports) -> None:
 
     >>> check_size(Reports.of([["cat", "dog"]]))
     """
+    check_table(len(reports.classes))
     agents, tasks = len(reports.agents), len(reports.tasks)
     if agents * tasks > _MOST_CELLS:
         raise InputError(

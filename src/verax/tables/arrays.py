@@ -19,8 +19,9 @@ from verax.labels import Array, some
 from verax.layout import softmax
 from verax.reports import Reports
 from verax.tables.source import Source
+from verax.topk import TopK
 
-_KNOWN = ("labels", "probabilities", "agents", "classes", "tasks", "truth", "public")
+_KNOWN = ("labels", "probabilities", "agents", "classes", "tasks", "truth", "public", "top_labels", "top_probabilities")
 _NAME = 100  # bytes that a name takes in memory, about
 _MAGIC = b"\x93NUMPY"
 _HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
@@ -64,7 +65,7 @@ class _Header:
 
 
 def _refuse_large(source: Source, reading: Reading, heads: Mapping[str, _Header]) -> None:
-    shapes = [heads[name].shape for name in ("labels", "probabilities") if name in heads]
+    shapes = [heads[name].shape for name in ("labels", "probabilities", "top_labels") if name in heads]
     named = max((_NAME * sum(shape[:2]) for shape in shapes), default=0)
     what = " and ".join(f"arrays of shape {shape}" for shape in shapes) or "arrays"
     reading.refuse_large(source.name, named + sum(head.held for head in heads.values()), source.size, what)
@@ -108,6 +109,14 @@ def reports_of(arrays: Any, source: Source, reading: Reading) -> Reports:
     for array in (labels, rows):
         if array is not None:
             reading.refuse_cells(source.name, *array.shape)
+    if listed := [name for name in ("top_labels", "top_probabilities") if name in arrays]:
+        names = reading.classes if reading.classes is not None else stored
+        if len(listed) < 2 or rows is not None or names is None:
+            raise InputError(
+                f"{source.name}: the likeliest labels of each row are top_labels and top_probabilities (agents, tasks, "
+                "k) with classes, and no probabilities beside them; write them so"
+            )
+        rows = TopK.of(arrays["top_labels"], arrays["top_probabilities"], len(names))
     return Reports.of(
         labels, rows, agents=agents, tasks=tasks, classes=reading.classes if reading.classes is not None else stored,
         truth=truth_in(arrays.get("truth"), source), public=arrays.get("public"), source=source.name,
@@ -178,6 +187,8 @@ def scan_slice(
         _check_sums(source)
     if "public" in mapped:
         raise OptionError(f"{source.name}: a public signal cannot be taken out shard by shard; score the file whole")
+    if "top_labels" in mapped:
+        raise OptionError(f"{source.name}: likeliest labels cannot be scored shard by shard; score the file whole")
     step = max(1 if "probabilities" in mapped else least, min(most, at_once // max(sliced[1], 1)))
     for first in range(start, max(stop, 1), step):
         yield reports_of(_slice_of(mapped, slice(first, min(first + step, stop))), source, reading)

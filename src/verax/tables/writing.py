@@ -17,6 +17,7 @@ from verax.labels import guarded
 from verax.reports import Reports
 from verax.tables.arrow import WRITTEN
 from verax.tables.source import reason_of
+from verax.topk import TopK
 from verax.vocabulary import is_wide_agent
 
 
@@ -91,9 +92,14 @@ def write(reports: Reports, path: str | os.PathLike[str], *, wide: bool = False)
 
 def arrays_of(reports: Reports) -> dict[str, Any]:
     """The arrays of an NPZ."""
+    rows = reports.probabilities
     arrays = {
         "labels": reports.labels,
-        "probabilities": reports.probabilities,
+        **(
+            {"top_labels": rows.labels, "top_probabilities": rows.shares}
+            if isinstance(rows, TopK)
+            else {"probabilities": rows}
+        ),
         "truth": reports.truth,
         "public": reports.public,
         "agents": np.array(reports.agents),
