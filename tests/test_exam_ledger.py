@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import pickle
+import subprocess
+import sys
+import time
+from pathlib import Path
+
 import numpy as np
 import pytest
 import riders
@@ -177,3 +184,37 @@ def test_a_round_or_a_report_of_another_kind_is_refused(tmp_path):
         judge.pay_exam()
     with pytest.raises(OptionError, match="own_past needs moves that a process begun anew has not seen"):
         referee(payroll(tmp_path), Sitting(HELD, own_past="public"))
+
+
+def run(folder, world_file, kill_after=None):
+    """The federation's process from its beginning; killed with SIGKILL so many seconds after it is ready."""
+    script = Path(__file__).with_name("exam_process.py")
+    process = subprocess.Popen([sys.executable, str(script), str(folder), str(world_file)], stdout=subprocess.PIPE)
+    with process:
+        assert process.stdout.readline() == b"ready\n"
+        if kill_after is not None:
+            time.sleep(kill_after)
+            process.kill()
+        return process.wait(timeout=120)
+
+
+@pytest.mark.parametrize("kills", [2, pytest.param(30, marks=pytest.mark.slow)])
+def test_killed_with_sigkill_an_exam_is_sat_once_and_paid_once(tmp_path, kills):
+    world_file, whole, killed = tmp_path / "world.pickle", tmp_path / "whole", tmp_path / "killed"
+    world_file.write_bytes(pickle.dumps((PLAYED, POOL, HELD)))
+    whole.mkdir(), killed.mkdir()
+    began = time.monotonic()
+    assert run(whole, world_file) == 0
+    longest, rng = time.monotonic() - began, np.random.default_rng(kills)
+    ends = [run(killed, world_file, kill_after=rng.uniform(0, longest / 2)) for _ in range(kills)]
+    assert run(killed, world_file) == 0 and -9 in ends
+    rounds, other = (Rounds(Ledger.open(str(folder / "r.db"), create=False)) for folder in (killed, whole))
+    assert rounds.verify(EXAM) == [] and [sat.number for sat in rounds.sat(EXAM)] == [1, 2, 3]
+    paid = json.loads((killed / "paid.json").read_text())
+    settled = rounds.show(EXAM)["settlement"]
+    for agent, stake in settled["stakes"].items():
+        assert settled["amounts"][agent] + stake == paid[agent]
+        assert rounds.ledger.balances()[f"agent:{agent}"] == 50_000 + settled["amounts"][agent]
+    again, before = (each.show(EXAM)["settlement"]["scores"]["scores"] for each in (rounds, other))
+    for s, t in zip(again, before, strict=True):
+        assert s["score"] == pytest.approx(t["score"], rel=1e-9) and s["stderr"] >= t["stderr"] * (1 - 1e-9)
