@@ -91,6 +91,8 @@ class Examination:
         self._veil = secrets.token_hex(16)
         self.left_out: dict[str, str] = {}  # members who do not examine, and why
         self._begun = False
+        if book is not None and book.terms is not None:  # it was begun by another process
+            self.sats = book.payroll.rounds.sat(book.name)
 
     def begin(self) -> None:
         """Before the first round: members promise their examples, and the exam is opened in the ledger, once."""
@@ -213,7 +215,7 @@ class Examination:
         }
         found = []
         for holder, said in sorted(self.members.judgements(papers).items()):
-            if holder not in self.examples or sum(said.counts) != self.examples[holder]:
+            if sum(said.counts) != self.examples.get(holder) or len(said.counts) != len(self.classes):
                 self.left_out[holder] = "its judgement is not on the examples that it promised"
                 continue
             mine = {names[alias]: alias for alias in said.means if alias in names and names[alias] != holder}

@@ -62,7 +62,7 @@ from verax.received import (
 from verax.reports import Reports, some
 from verax.rules import DEFAULT, resolve
 from verax.score import score
-from verax.sitting import Sitting, gold_labels
+from verax.sitting import Members, Sitting, gold_labels
 from verax.space import check_memory, said_of_memory
 from verax.tables import write_atomically
 from verax.topk import TopK, labels_of_rows
@@ -374,8 +374,6 @@ class Referee:
     def _resume(self) -> None:
         """Once, when the first model has been broadcast: take up the rounds that the ledger has of this name."""
         if not self._memory.resumed:
-            if self._examination is not None:
-                self._examination.begin()
             sat = {} if self._examination is None else self._examination.recorded
             self._ahead = self._memory.resume(self._broadcasts, sat)
             self._memory.outcomes = [self._with_notices(o, o.models) for o in self._memory.outcomes]
@@ -410,6 +408,11 @@ class Referee:
             return Outcome(at.number, scores, dropped=dropped, unpaid=unpaid)
         signal = None if public is None else tuple(map(tuple, public.tolist()))
         return self._paid_round(reports, at, unpaid, public=signal)
+
+    def examined_by(self, members: Members) -> None:
+        """How members are reached who examine one another (`Sitting(members=True)`): an adapter says so."""
+        if self._examination is not None:
+            self._examination.members = members
 
     def begin_exam(self) -> None:
         """Before anybody trains: members promise what they hold back, and the exam is opened in the ledger."""

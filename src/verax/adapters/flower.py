@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from logging import ERROR, INFO, WARNING
 from typing import Any
 
+from verax.adapters.flower_exam import FlowerMembers
 from verax.adapters.flower_messages import form_faults, handed_on, key_replied, key_sent, replies_of, weighed
 from verax.adapters.flower_told import LAST_WORD, Telling
 from verax.errors import ExtraMissing, OptionError
@@ -86,6 +87,8 @@ class PaidStrategy(Strategy):
         clipped = any(isinstance(part, _CLIPPED_BY_CLIENTS) for part in _wrapped_in(strategy))
         self._telling = Telling(one_configuration=clipped)
         self._grid: Grid | None = None
+        if self.referee.exam is not None and self.referee.exam.members is True:
+            self.referee.examined_by(FlowerMembers(self._nodes, self._sent_and_received))
 
     def __getattr__(self, name: str) -> Any:
         if name == "strategy":  # not there yet: it is being made, or copied
@@ -119,6 +122,12 @@ class PaidStrategy(Strategy):
         self._names |= {node.node_id: self._name_of(node) for node in nodes}
         return [node.node_id for node in nodes]
 
+    def _nodes(self) -> dict[str, int]:
+        return {} if self._grid is None else {self._agent(node): node for node in self._known_in(self._grid)}
+
+    def _sent_and_received(self, messages: list[Message]) -> list[Message]:
+        return [] if self._grid is None else list(self._grid.send_and_receive(messages, timeout=self.report_timeout))
+
     @contextmanager
     def _standing_in(self) -> Iterator[None]:
         """For a while the wrapped strategy's own calls of its hooks come here first."""
@@ -150,6 +159,8 @@ class PaidStrategy(Strategy):
         messages = list(self._own["configure_train"](server_round, arrays, config, grid))
         # Only now: the wrapped strategy may have waited for clients to connect.
         self._known_in(grid)
+        if self.referee.exam is not None:
+            self.referee.begin_exam()
         self._instructions = {m.metadata.dst_node_id: m for m in messages}
         for message in messages[:1]:
             self._key = key_sent(message, arrays)
