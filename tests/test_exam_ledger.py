@@ -19,7 +19,7 @@ from verax.exam import HeldBack
 from verax.federation import Payroll, Referee, Sitting
 from verax.keys import Key
 from verax.ledger import Ledger, Transfer
-from verax.payroll import told_to
+from verax.notices import told_in
 from verax.rounds import Rounds, Submission
 
 EXAM = "federation-exam"
@@ -69,7 +69,7 @@ def test_what_an_exam_shows_is_what_the_ledger_paid_and_anybody_computes_again(t
     assert [*unrecorded.pay_exam("100.00", "0.05")] == [*paid]
     assert judge.pay_exam() == paid == referee(payroll(tmp_path)).pay_exam()
     with rounds.ledger.reading() as journal:
-        told = told_to(journal, EXAM, "m0") + told_to(journal, "federation-1", "m0")
+        told = [n for round in (EXAM, "federation-1") for n in told_in(journal, round) if n.agent == "m0"]
     assert [(n.amount, n.score is None) for n in told] == [(paid["m0"].amount, False), (None, True)]
     with pytest.raises(OptionError, match="terms are in the ledger since it was opened"):
         judge.pay_exam("100.00", "0.05")
