@@ -169,6 +169,7 @@ class Payroll:
             signed = [replace(notice, receipt=receipts.get(notice.agent)).signed_by(key) for notice in notices]
             again = "" if settled else f":{journal.count(round, TOLD) + 1}"
             journal.record(f"{round}:{TOLD}{again}", TOLD, round, {"notices": [n.to_json() for n in signed]})
+        self.rounds.forget(round)
         return {notice.agent: notice for notice in signed}
 
     def _receipt(self, round: str, agent: str) -> str:

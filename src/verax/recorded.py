@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cached_property
 from typing import Any
@@ -43,6 +43,7 @@ class RecordedRound:
     name: str
     keys: Keyring
     asked: dict[str, Spec]
+    openings: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     @cached_property
     def steps(self) -> dict[str, Entry]:
@@ -58,11 +59,12 @@ class RecordedRound:
             raise NotFoundError(f"no round is called {self.name!r}; open it first, or check db=")
         return entry.said
 
-    @cached_property
+    @property
     def opened(self) -> dict[str, Any]:
-        """The record of its opening."""
-        found: dict[str, Any] = self.said("open")
-        return found
+        """The record of its opening, read once: it may be large."""
+        if self.name not in self.openings:
+            self.openings[self.name] = self.said("open")
+        return self.openings[self.name]
 
     def record(self, step: str, body: Any, kind: str | None = None) -> Entry:
         return self.journal.record(f"{self.name}:{step}", kind or step, self.name, body)

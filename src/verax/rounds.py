@@ -89,17 +89,23 @@ class Rounds:
     def __init__(self, ledger: Ledger) -> None:
         self.ledger = ledger
         self._asked: dict[str, Spec] = {}  # specs may be large, and cannot change once a round is open
+        self._openings: dict[str, dict[str, Any]] = {}
         self._taken: dict[str, tuple[dict[str, Any], ...]] = {}  # what was taken stays taken: only what is new is read
 
     @contextmanager
     def _reading(self, round: str) -> Iterator[RecordedRound]:
         with self.ledger.reading() as journal:
-            yield RecordedRound(journal, round, self.ledger.keys, self._asked)
+            yield RecordedRound(journal, round, self.ledger.keys, self._asked, self._openings)
 
     @contextmanager
     def _writing(self, round: str) -> Iterator[RecordedRound]:
         with self.ledger.writing() as journal:
-            yield RecordedRound(journal, round, self.ledger.keys, self._asked)
+            yield RecordedRound(journal, round, self.ledger.keys, self._asked, self._openings)
+
+    def forget(self, round: str) -> None:
+        """Let go of what is remembered of a round that is over; where it is asked for again it is read again."""
+        for known in (self._asked, self._openings, self._taken):
+            known.pop(round, None)
 
     def spec(self, round: str) -> Spec:
         """What a round asks."""
