@@ -1,13 +1,15 @@
 """Measure what scoring adds to a round of a federation: 100 clients, a pool of 10,000 inputs, 10 classes.
 
-    python benchmarks/federation.py [--runs 5] [--patience 600] [--out benchmarks/results/federation.json]
+    python benchmarks/federation.py [--runs 5] [--patience 600] [--only WORDS]
+                                    [--out benchmarks/results/federation.json]
 
 A server that scores must predict the pool with every reply's model: that is the yardstick, once for a network of one
 hidden layer (784-64-10, NumPy) and once for a small convolutional one (torch, where it is installed; timed on some of
 the models and scaled up, marked `~`). Beside it: scoring, the public features and the echo test of protocol `every`,
 and recording a paid round. One thread everywhere; medians with the least and the most, after a run that is not counted;
 what takes longer than 20 seconds is run once. With --patience it waits so many seconds at most, before each figure, for
-a load below 1.5; beside each figure stands the load when it began.
+a load below 1.5; beside each figure stands the load when it began. With --only what has these words in its name is
+measured, and the rest of --out stays.
 """
 
 from __future__ import annotations
@@ -147,8 +149,8 @@ def settled(world: World, public: Any, size: list[int]) -> Call:
     return call
 
 
-def measured(world: World, asked: Asked) -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """What is measured, in which part of a round, and its times."""
+def figures(world: World, asked: Asked) -> Iterator[tuple[str, str, Callable[[], dict[str, Any]]]]:
+    """What can be measured, in which part of a round, and what does it."""
     reports, features, now, earlier = world.reports, world.features, world.history[-1], world.history[:-1]
 
     def inference() -> None:
@@ -158,27 +160,27 @@ def measured(world: World, asked: Asked) -> Iterator[tuple[str, str, dict[str, A
     def scored(reports: verax.Reports, **options: Any) -> Call:
         return lambda: verax.score(reports, threads=1, **options)
 
-    yield "inference", "the pool predicted, 784-64-10 (NumPy)", timed(inference, asked)
+    def of(call: Call, times: float = 1.0) -> Callable[[], dict[str, Any]]:
+        return lambda: timed(call, asked, times)
+
+    yield "inference", "the pool predicted, 784-64-10 (NumPy)", of(inference)
     some = CLIENTS // 20
     if (call := convolutional(world, some)) is not None:
-        yield "inference", "the pool predicted, small CNN (torch)", timed(call, asked, CLIENTS / some)
-    yield "scoring", "mean over peers", timed(scored(reports), asked)
-    yield "scoring", "median over peers", timed(scored(reports, over="median"), asked)
-    yield "scoring", "mean, public features taken out", timed(scored(reports, public=features), asked)
+        yield "inference", "the pool predicted, small CNN (torch)", of(call, CLIENTS / some)
+    yield "scoring", "mean over peers", of(scored(reports))
+    yield "scoring", "median over peers", of(scored(reports, over="median"))
+    yield "scoring", "mean, public features taken out", of(scored(reports, public=features))
     few, pairs = reports.only(*range(10)), CLIENTS * (CLIENTS - 1) / (10 * 9)
-    call = scored(few, public=features, over="median")
-    yield "scoring", "median, public features taken out", timed(call, asked, pairs)
-    yield (
-        "every",
-        "public features made (784-64-10)",
-        timed(lambda: public_features(predict, now, earlier, world.pool, 0), asked),
-    )
-    yield "every", "echo test", timed(lambda: echo_test(world.replies, now, earlier), asked)
+    yield "scoring", "median, public features taken out", of(scored(few, public=features, over="median"), pairs)
+    made = of(lambda: public_features(predict, now, earlier, world.pool, 0))
+    yield "every", "public features made (784-64-10)", made
+    yield "every", "echo test", of(lambda: echo_test(world.replies, now, earlier))
     if importlib.util.find_spec("sqlalchemy") is not None:
         for name, public in (("first", None), ("every", features)):
             size: list[int] = []
-            times = timed(settled(world, public, size), asked)
-            yield "paying", f"recorded and settled, protocol {name}", times | {"bytes": size[-1]}
+            call = settled(world, public, size)
+            paying = lambda call=call, size=size: timed(call, asked) | {"bytes": size[-1]}  # noqa: E731
+            yield "paying", f"recorded and settled, protocol {name}", paying
 
 
 def cpu() -> str:
@@ -190,10 +192,16 @@ def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--runs", type=int, default=5)
     options.add_argument("--patience", type=float, default=0.0)
+    options.add_argument("--only", default="", metavar="WORDS")
     options.add_argument("--out", type=Path)
     asked = options.parse_args()
     world, found = World(), []
-    for part, what, times in measured(world, Asked(asked.runs, asked.patience)):
+    before = json.loads(asked.out.read_text())["times"] if asked.only else []
+    for part, what, measure in figures(world, Asked(asked.runs, asked.patience)):
+        if asked.only not in what:
+            found += [each for each in before if each["what"] == what]
+            continue
+        times = measure()
         found.append({"part": part, "what": what, **times})
         about = "~" if times["scaled"] else ""
         stored = f"  {times['bytes'] / 1e6:.1f} MB on disk" if "bytes" in times else ""

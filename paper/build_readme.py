@@ -27,6 +27,7 @@ FEDERATION = HERE.parent / "docs" / "federation.md"
 EXAM = HERE.parent / "docs" / "exam.md"
 RANKING = HERE.parent / "docs" / "ranking.md"
 OVERHEAD = HERE.parent / "benchmarks" / "results" / "federation.json"
+ROUND = HERE.parent / "benchmarks" / "results" / "federation_round.json"
 STUDIES = ("accuracy", "collusion", "market", "hybrid", "overconfidence", "learned_sign", "federation",
            "ranking", "intervals", "exam", "sides")  # fmt: skip
 AGENTS = {"mnist-lenet": ("MNIST, weak: LeNet", 99.37), "mnist-cnn13": ("MNIST, strong: CNN13", 99.74),
@@ -591,6 +592,24 @@ def private_table():
     rows = [[noise.removeprefix("noise "), *(pair(found, noise, what, ".0%") for what in told), pair(found, noise, "accuracy after round 4", ".3f")]
             for noise in found["IID"]]  # fmt: skip
     return table(["noise multiplier", *told.values(), "accuracy after round 4"], rows)
+
+
+def round_table():
+    n = json.loads(ROUND.read_text())
+    yardstick, rows = n["times"][0]["seconds"], []
+    for each in n["times"]:
+        about = "~" if each["scaled"] else ""
+        stored = f"; {each['bytes'] / 1e6:.1f} MB on disk" if "bytes" in each else ""
+        room = (
+            f"; {each['grown']:.2f} GB beside the models' own, {each['whole']:.2f} GB in all" if "grown" in each else ""
+        )
+        rows.append(
+            [each["what"], f"{about}{seconds(each['seconds'])} s{stored}{room}", f"{each['seconds'] / yardstick:.1%}"]
+        )
+    said = (
+        f"{n['machine']['cpu']}, seconds of one core (CPU time), medians of three where they take less than a minute."
+    )
+    return table(["20 clients, 10,000 inputs, 10 classes", "CPU", "of the first row"], rows) + "\n\n" + said
 
 
 def overhead_table():

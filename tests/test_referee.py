@@ -630,6 +630,18 @@ def test_started_again_from_a_checkpoint_newcomers_train_from_the_first_broadcas
     assert list(outcome.unpaid) == ["new"] and outcome.amounts["other"] > 100  # an echo, told by those of before
 
 
+@pytest.mark.parametrize("lost", [True, False])
+def test_without_the_true_first_broadcast_nobody_is_asked_to_train_from_another(tmp_path, lost):
+    payroll = Payroll(str(tmp_path / "r.db"), budget="70.00")
+    played(referee(payroll=payroll), crowd())
+    kept = payroll.models_of("federation")
+    kept.forget_all_but(()) if lost else kept.keep("first", {"said": TRUTH})
+    again = Referee(range(TASKS), says, CLASSES, payroll=Payroll(payroll.db, budget="70.00"))
+    with pytest.warns(UserWarning, match="the first broadcast of federation 'federation' is not in"):
+        again.broadcast({"said": np.where(np.arange(TASKS) < 9, 0, TRUTH)})
+    assert again.newcomers(["new"]) == []
+
+
 def test_models_that_cannot_be_kept_are_said_and_training_goes_on(tmp_path):
     (tmp_path / "r.db.models").write_text("no folder")
     payroll = Payroll(str(tmp_path / "r.db"), budget="100.00")
@@ -655,7 +667,10 @@ def test_a_round_is_shown_as_a_table_and_an_agent_as_what_it_was_told(tmp_path):
         bound = {e.said["agent"]: e.said["commitment"] for e in journal.entries("plants-1", "submit")}
     for agent, amount in outcome.amounts.items():
         line = next(line for line in table.splitlines() if f" {agent} " in line)
-        assert major_text(amount, 2) in line and bound[agent][:12] in line and outcome.notices[agent].why[:20] in line
+        assert major_text(amount, 2) in line and bound[agent][:12] in line
+        score = outcome.scores[agent].score if agent != "echo" else None
+        assert score is None or f"{score:.4f}" in line
+    assert "no work of its own can be seen" in table and "near-duplicate of 'ring0', 'w2'" in table
     assert "dropped: no reply" in table and bound["w0"] not in table
     document = json.loads(shown("plants-1", "--json"))
     assert document == Rounds(Ledger.open(db)).show("plants-1") and document["format"] == "verax.round/1"

@@ -329,7 +329,7 @@ class Referee:
         Those who were never asked before, and so hold nothing informative as far as the referee knows. Under `every`
         there are none, as every round is paid.
         """
-        if self.protocol in _EVERY_ROUND or not self._broadcasts.informed or not self._memory.firsts:
+        if self.protocol in _EVERY_ROUND or not self._broadcasts.informed or not self._memory.can_ask_firsts:
             return []
         return sorted(set(asked) - self._memory.told)
 

@@ -17,7 +17,7 @@ from verax.errors import VeraxError
 from verax.kept import KeptModels
 from verax.outcome import Outcome
 from verax.payroll import Begun, Payroll, settled_outcome
-from verax.received import Model, Said
+from verax.received import Model, Said, digest_of
 
 _FIRST, _WORKER = "first", "worker"
 _WORKERS = 4  # first models that are kept
@@ -43,6 +43,7 @@ class Memory:
         self.paid_first = 0  # how many the first round paid
         self.workers: list[Model] = []  # some first models, for an echo to be told by
         self.resumed = payroll is None
+        self.knows_first = True
         self._noted: set[str] = set()  # who is in the ledger as told
         self._kept = KeptModels(None)
 
@@ -69,9 +70,21 @@ class Memory:
         broadcasts.informed |= broadcasts.first_digest != min(known, key=lambda digest: known[digest])
         self.workers = self._models(name for name in self._kept.names if name.startswith(_WORKER))
         if number > 1:
-            earlier = self._models(_numbered(n) for n in range(number - self._lasting, number))
-            broadcasts.restore(self._kept.get(_FIRST), earlier)
+            self._restore(broadcasts, number, begun[0])
         return number - 1
+
+    def _restore(self, broadcasts: Broadcasts, number: int, begun: Begun) -> None:
+        """What was sent before a round of this number; a first broadcast that was another is none."""
+        first = self._kept.get(_FIRST)
+        self.knows_first = first is not None and (begun.number > 1 or digest_of(first) == begun.broadcast)
+        if not self.knows_first:
+            warnings.warn(
+                f"the first broadcast of federation {self.name!r} is not in {self._kept.folder}, so that who comes "
+                "late is not asked for a model that is trained from it, nor paid",
+                stacklevel=2,
+            )
+        earlier = self._models(_numbered(n) for n in range(number - self._lasting, number))
+        broadcasts.restore(first if self.knows_first else None, earlier)
 
     def _models(self, names: Any) -> list[Model]:
         return [model for name in names if (model := self._kept.get(name)) is not None]
@@ -90,6 +103,11 @@ class Memory:
     def settled(self, number: int) -> Outcome | None:
         """What an earlier process paid for a round of this number; what newcomers were paid in it is apart."""
         return next((o for o in self.outcomes if o.server_round == number and not o.before), None)
+
+    @property
+    def can_ask_firsts(self) -> bool:
+        """Whether there is a first broadcast to train from, and first models to score beside."""
+        return self.knows_first and bool(self.firsts)
 
     def remember_first(self, said: Mapping[str, Said], paid: int) -> None:
         """What those say who have handed in a first model; the first round sets the rate for who comes later."""

@@ -88,11 +88,18 @@ class Payroll:
         return Rounds(Ledger.open(self.db, create=True))
 
     def models_of(self, name: str) -> KeptModels:
-        """Where models of a federation are kept: beside the ledger's keys, or nowhere if those are in memory."""
+        """Where models of a federation are kept: beside an SQLite file, else beside the keys; nowhere beside memory.
+
+        >>> import tempfile
+        >>> payroll = Payroll(f"{tempfile.mkdtemp()}/rounds.db", budget="100.00")
+        >>> payroll.models_of("plants").folder.parts[-2:]
+        ('rounds.db.models', 'plants')
+        """
         keys = self.rounds.ledger.keys.folder
         if keys is None:
             return KeptModels(None)
-        return KeptModels(Path(f"{str(keys).removesuffix('.keys')}.models") / quote(name, safe=""))
+        beside = str(keys).removesuffix(".keys") if "://" in self.db else self.db
+        return KeptModels(Path(f"{beside}.models") / quote(name, safe=""))
 
     def at_the_rate_of(self, paid: int, others: int) -> str:
         """The budget that pays others, however many, each by the same rate as a round of so many.

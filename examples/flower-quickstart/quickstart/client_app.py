@@ -4,6 +4,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricR
 from flwr.clientapp import ClientApp
 
 from quickstart.task import partition, trained
+from verax.adapters.flower_told import told
 
 app = ClientApp()
 
@@ -11,6 +12,8 @@ app = ClientApp()
 @app.train()
 def train(message: Message, context: Context) -> Message:
     """Reply with a model."""
+    for notice in told(message):
+        print(notice)
     number, of = int(context.node_config["partition-id"]), int(context.node_config["num-partitions"])
     model = {name: array.numpy() for name, array in message.content["arrays"].items()}
     x, y = partition(number, of)

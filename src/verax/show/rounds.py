@@ -34,7 +34,7 @@ def round_listing(shown: Mapping[str, Any], told: Mapping[str, Notice]) -> Listi
             "-" if agent not in amounts else major_text(amounts[agent], scale_of(currency)),
             str(entry.get("entry", "-")),
             entry.get("commitment", "-")[:_DIGITS],
-            told[agent].why if agent in told else "",
+            _beside_the_score(told[agent].why) if agent in told else "",
         )
 
     agents = sorted({*entries, *amounts, *told}, key=lambda agent: (-amounts.get(agent, 0), agent))
@@ -42,6 +42,12 @@ def round_listing(shown: Mapping[str, Any], told: Mapping[str, Notice]) -> Listi
     title = f"{shown['round']}, {shown['state']}, budget {spec['budget']} {currency}{paid}"
     columns = ("agent", "score ± stderr", currency, "entry", "commitment", "why")
     return Listing(columns, tuple(map(row, agents)), title)
+
+
+def _beside_the_score(why: str) -> str:
+    """A reason without the score that it begins with, which has a column of its own."""
+    first, _, rest = why.partition("; ")
+    return rest if first.startswith("score ") else why
 
 
 def round_words(shown: Mapping[str, Any]) -> list[str]:
