@@ -59,7 +59,7 @@ class RecordedRound:
             raise NotFoundError(f"no round is called {self.name!r}; open it first, or check db=")
         return entry.said
 
-    @property
+    @cached_property
     def opened(self) -> dict[str, Any]:
         """The record of its opening, read once: it may be large."""
         if self.name not in self.openings:
