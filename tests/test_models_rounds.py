@@ -317,3 +317,26 @@ def test_an_operator_who_signs_answers_that_cannot_be_is_found(rounds, monkeypat
     rounds.settle("r", inputs=INPUTS)
     [problem] = rounds.verify("r")
     assert "not those that were sealed" in problem or "what models said in round 'r' is none" in problem
+
+
+def test_a_model_is_handed_in_from_afar_and_run_where_the_database_is(tmp_path):
+    service = pytest.importorskip("test_service", reason="a service needs an extra: pip install 'verax[service]'")
+    place = service.Place(str(tmp_path / "verax.db"), tmp_path)
+    try:
+        place.operator.open(SPEC)
+        place.operator.fund("r")
+        for name in FILES:
+            place.remote().submit("r", name, HERE / f"{name}.onnx", signer=Key.new())
+        with pytest.raises(ModelError, match="no ONNX model"):
+            place.remote().submit("r", "eve", b"%PDF", signer=Key.new())
+        place.operator.seal("r")
+        place.operator.ask("POST", "/rounds/r/settle")
+        place.work()
+        ended = place.remote().ask("GET", "/rounds/r/settlement.json").json()
+        assert ended["state"] == "failed" and "asks for models; give the inputs" in ended["reason"]
+        with pytest.raises(InputError, match="run beside the database"):
+            place.operator.settle("r", inputs=INPUTS)
+        found = place.service.rounds.settle("r", inputs=INPUTS)
+        assert place.operator.settle("r").amounts == found.amounts and place.remote().verify("r") == []
+    finally:
+        place.close()

@@ -16,6 +16,7 @@ from typing import Any
 from urllib.parse import quote, urlsplit
 
 from verax import wire
+from verax.answered import content_to_take
 from verax.database import journal_table
 from verax.errors import (
     AccessError,
@@ -31,8 +32,9 @@ from verax.errors import (
 from verax.keys import Key
 from verax.ledger import Entry, Head, Ledger
 from verax.log import Checkpoint, Proof
+from verax.models.prediction import Model
 from verax.reports import Reports
-from verax.rounds import Admission, Admitted, Receipt, Rounds, Settlement, Spec, Submission, content_of
+from verax.rounds import Admission, Admitted, Receipt, Rounds, Settlement, Spec, Submission
 from verax.sealed import spec_of
 from verax.service.access import signed_headers
 
@@ -165,13 +167,13 @@ class Remote:
         return Admitted.from_json(self._document("POST", f"{_at(given.round)}/admissions", given.to_json()))
 
     def submit(
-        self, round: str, agent: str, report: Reports, *, key: str | None = None, signer: Key | None = None,
+        self, round: str, agent: str, report: Reports | Model, *, key: str | None = None, signer: Key | None = None,
         survey: bool = False,
     ) -> Receipt:  # fmt: skip
         """Seal and sign a report here, and hand it in; what leaves this machine only the round's secret opens."""
         if signer is None:
             raise InputError("a report is signed here, by its agent; give sign= and the file of its key")
-        content = content_of(report, self.spec(round))
+        content = content_to_take(report, self.spec(round))
         opened, number = self.public_record(round), self.of_agent(round, agent)["next"]
         made = Submission.of(opened, agent, number, content, signer, survey=survey)
         try:
@@ -215,8 +217,10 @@ class Remote:
         """Call the round off."""
         return self._entry(f"{_at(round)}/void")
 
-    def settle(self, round: str) -> Settlement:
-        """Have the round settled, and wait for it."""
+    def settle(self, round: str, *, inputs: Any = None, jail: str = "strong") -> Settlement:
+        """Have the round settled, and wait for it; the inputs of models are not sent anywhere."""
+        if inputs is not None or (jail != "strong" and self.spec(round).asks is not None):
+            raise InputError("models are run beside the database, where their inputs are: verax round settle, there")
         found = self._document("POST", f"{_at(round)}/settle")
         while found["state"] in ("none", "queued", "running"):
             time.sleep(_POLL)
@@ -224,6 +228,10 @@ class Remote:
         if found["state"] != "settled":
             raise ConflictError(f"round {round!r} was not settled: {found['reason']}")
         return Settlement.from_json(found["settlement"])
+
+    def ask_again(self, round: str, *given: Any, jail: str = "strong") -> bool:
+        """A model is run again with a copy of the database, not from afar."""
+        raise InputError("a model is run again with a copy of the database: verax round verify --model, beside it")
 
     def show(self, round: str) -> dict[str, Any]:
         """What may be known of a round now."""
