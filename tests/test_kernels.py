@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import itertools
+import os
 import subprocess
 import sys
 import tracemalloc
@@ -324,6 +325,28 @@ def test_auto_takes_numba_where_it_saves_more_than_it_costs_to_load(monkeypatch)
     assert kernels._LEARNED.quickest(Engine(), large, 10) == "numba"
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     assert kernels._LEARNED.quickest(Engine(), large, 10) == "numpy"
+
+
+def test_auto_compiles_only_where_that_saves_more_than_compiling_takes(monkeypatch, tmp_path):
+    monkeypatch.delitem(sys.modules, "verax.kernels._numba_phi", raising=False)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "torch" else object())
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
+    for kept in (False, True):
+        kernels._is_compiled.cache_clear()
+        found = [kernels._PHI.quickest(Engine(threads=1), agents**2 * 10_000, 10) for agents in (50, 200, 1000)]
+        assert found == ["numpy", "numba" if kept else "numpy", "numba"]
+        (tmp_path / "kernels_0").mkdir(exist_ok=True)
+        (tmp_path / "kernels_0" / "_numba_phi._look_up.py311.nbi").touch()
+    kernels._is_compiled.cache_clear()
+
+
+def test_who_waits_for_a_compiler_is_told_so_and_only_once_a_machine(tmp_path):
+    pytest.importorskip("numba")
+    code = "import numpy as np; from verax import kernels as k; "
+    code += "x = np.array([[0, 1, 1]], np.int8); k.counts(x, x, 2, engine=k.Engine('numba'))"
+    env = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}
+    said = [subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True) for _ in range(2)]
+    assert [one.stderr for one in said] == ["fast kernels are being compiled, once on this machine: about 6 s\n", ""]
 
 
 def test_auto_decides_what_is_counted_task_by_task_as_it_decides_pairs(monkeypatch):

@@ -10,12 +10,15 @@ Every operation is declared once: about what it takes NumPy and numba, and the f
 
 from __future__ import annotations
 
+import functools
 import importlib
 import importlib.util
+import logging
 import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -29,14 +32,16 @@ Labels = npt.NDArray[np.signedinteger]
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 Sign = npt.NDArray[np.generic] | str
+_log = logging.getLogger("verax")
 BACKENDS = ("auto", "numpy", "numba", "torch")
 _EXTRAS = {"numba": "fast", "torch": "torch"}
 _MOST_ANSWERS = 2**31 - 1  # their places fit 32 bits
 _MOST_TASKS = 1_500_000_000  # n C - a b^T and three times n^2 fit 64 bits
 
 # Seconds. Measured on one core of an AMD EPYC (Zen 4) with NumPy 2.4 and numba 0.68: importing numba and loading
-# its kernels takes 0.7 s, compiling them, once a machine, 8 s more; importing torch takes 2 s.
-_WORTH_CALLING, _WORTH_LOADING, _WORTH_A_DEVICE = 0.05, 1.5, 5.0
+# its kernels takes 0.5 s, compiling them, once a machine, 6 s more; importing torch takes 2 s.
+_WORTH_CALLING, _WORTH_LOADING, _WORTH_COMPILING, _WORTH_A_DEVICE = 0.05, 0.6, 7.0, 5.0
+_KEPT = Path(__file__).parent / "__pycache__", Path.home() / ".cache" / "numba"  # where numba keeps what it compiled
 
 
 @dataclass(frozen=True)
@@ -95,6 +100,14 @@ def _is_installed(module: str) -> bool:
     return importlib.util.find_spec(module) is not None
 
 
+@functools.cache
+def _is_compiled(family: str) -> bool:
+    """Whether numba has kept kernels of this family on this machine; looked up without importing it."""
+    chosen = os.environ.get("NUMBA_CACHE_DIR")
+    kept = f"_numba_{family}.*.nbi"
+    return any(any(f.glob(kept)) or any(f.glob(f"kernels_*/{kept}")) for f in ([Path(chosen)] if chosen else _KEPT))
+
+
 def _has_gpu() -> bool:
     """Whether torch is here, and a GPU that it can use; importing it takes seconds."""
     return _is_installed("torch") and bool(importlib.import_module("torch").cuda.is_available())
@@ -118,8 +131,10 @@ class _Operation:
             backend = self.quickest(engine, size, classes)
         else:
             _check_backend(backend)
-        module = importlib.import_module(f"verax.kernels._{backend}_{self.family}")
-        return getattr(module, self.name)(*given, engine)
+        name = f"verax.kernels._{backend}_{self.family}"
+        if backend == "numba" and name not in sys.modules and not _is_compiled(self.family):
+            _log.warning("fast kernels are being compiled, once on this machine: about 6 s")
+        return getattr(importlib.import_module(name), self.name)(*given, engine)
 
     def quickest(self, engine: Engine, size: float, classes: int) -> str:
         """The backend that will be done first, counting what it takes to load."""
@@ -132,8 +147,10 @@ class _Operation:
             return "numpy"
         if self.device and (by_numba if fast else by_numpy) > _WORTH_A_DEVICE and _has_gpu():
             return "torch"
-        loaded = f"verax.kernels._numba_{self.family}" in sys.modules
-        return "numba" if fast and (loaded or saved > _WORTH_LOADING) else "numpy"
+        if not fast or f"verax.kernels._numba_{self.family}" in sys.modules:
+            return "numba" if fast else "numpy"
+        loading = saved > _WORTH_COMPILING or (saved > _WORTH_LOADING and _is_compiled(self.family))
+        return "numba" if loading else "numpy"
 
 
 def _numpy_pair(classes: int) -> float:
