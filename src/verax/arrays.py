@@ -84,7 +84,10 @@ def whole_numbers(array: npt.NDArray[Any], source: str) -> npt.NDArray[Any]:
     known = ~np.isnan(array)
     bad = known & ((array != np.round(array)) | (np.abs(array) > 2.0**62))
     if bad.any():
-        raise InputError(f"{source}: label {array[bad][0]:g} is no whole number; give labels as text or whole numbers")
+        raise InputError(
+            f"{source}: label {array[bad][0]:g} is no whole number; give labels as text or whole numbers, "
+            "and numbers that are measured in bins (docs/regression.md)"
+        )
     return np.where(known, array, -1).astype(np.int64)
 
 

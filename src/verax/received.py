@@ -163,6 +163,8 @@ class Question:
         rows = said.shape == (self.tasks, self.classes) and said.dtype.kind == "f"
         if labels or rows:
             return ""
+        if said.shape == (self.tasks,) and said.dtype.kind == "f":
+            return "predict gives numbers; put them in bins and give the bins' places (docs/regression.md)"
         return (
             f"predict gives shape {said.shape} and type {said.dtype}; "
             f"give labels ({self.tasks},) or probabilities ({self.tasks}, {self.classes})"

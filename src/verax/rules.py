@@ -335,6 +335,7 @@ def names_of(able: Callable[[Rule], bool]) -> str:
     return f"{', '.join(most)} or {last}" if most else last
 
 
+_OF_NUMBERS = ("squared", "mse", "rmse", "mae", "l2", "l1", "regression")
 _OWN: dict[str, Rule] = {}  # by module:function, those that somebody passed in this process
 
 
@@ -350,6 +351,11 @@ def resolve(rule: str | Rule | RuleFunction, floor: float | None = None) -> Rule
     """
     if isinstance(rule, str):
         found = RULES.get(rule) or _OWN.get(rule)
+        if rule in _OF_NUMBERS:
+            raise OptionError(
+                f"no rule scores numbers as {rule!r}: beside peers such a loss pays who shrinks them to the middle; "
+                "put numbers in bins and use rule ca (docs/regression.md)"
+            )
         if found is None:
             hint = "load it first: verax.rules.load" if ":" in rule else f"choose one of {', '.join(RULES)}"
             raise OptionError(f"no rule is called {rule!r}; {hint}, or pass a function")
