@@ -28,10 +28,11 @@ from verax.log import Continuation
 from verax.receipts import later_finding, report_finding
 from verax.rounds import Admission, Rounds, Spec
 from verax.service.access import signature_base
-from verax.service.app import Settings, make_app
+from verax.service.app import make_app
 from verax.service.client import Remote, _at
 from verax.service.gate import Limits
 from verax.service.queue import LEASE, SETTLE, TRIES, Queue, perform
+from verax.service.shared import Settings
 
 DOCS = Path(__file__).parents[1] / "docs" / "service.md"
 TASKS = tuple(f"t{n}" for n in range(6))

@@ -13,7 +13,7 @@ import typer
 from verax.errors import ExtraMissing, InputError, OptionError
 
 if TYPE_CHECKING:
-    from verax.service.app import Settings
+    from verax.service.shared import Settings
 
 _MIB = 2**20
 
@@ -40,7 +40,7 @@ def serve(
 ) -> None:
     """Serve rounds over HTTP: an API, pages, and a process that settles."""
     try:
-        from verax.service.app import Settings
+        from verax.service.shared import Settings
     except ModuleNotFoundError:
         raise ExtraMissing("Services", "service") from None
     from verax import tables

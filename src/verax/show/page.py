@@ -14,7 +14,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -119,39 +119,74 @@ def page(
     """
     from markupsafe import Markup
 
-    sheet = (files("verax.show") / "templates" / "page.css").read_text(encoding="utf-8")
+    sheet = style_sheet()
     digest = base64.b64encode(hashlib.sha256(sheet.encode()).digest()).decode()
-    return _template_engine().get_template("page.html").render(
+    return template_engine().get_template("page.html").render(
         title=title,
         sheet=Markup(sheet),
         policy=f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'",
         lead=lead,
         notes=[*notes, *(scores.warnings if scores else ())],
-        scores=scores,
-        rule=scores and known_rule(scores.mechanism.rule),
-        axis=scores and _Axis.over([0.0, *(x for s in scores.scores for x in _confidence_interval(s))], margin=0.03),
-        ranks={r.agent: rank_text(r.low, r.high) for r in scores.ranks} if scores else {},
-        paid={p.agent: p.amount for p in payments.payments} if payments else {},
-        pairwise=pairwise and _pairwise_heat(pairwise, scores),
-        delta=delta and _delta_heat(delta),
-        confusable=delta and _confusable_pairs(delta),
-        certificates=certificates,
-        groups=_grouped_by_code(certificates),
-        kin=kin and _kin_heat(kin),
-        kin_by_truth=kin and kin.by_truth,
-        payments=payments,
-        ranked_payments=sorted(payments.payments, key=lambda p: (-p.amount, p.agent)) if payments else [],
-        listings=listings,
-        charts=[_Chart.of(curve) for curve in curves],
+        **sections(
+            scores=scores, pairwise=pairwise, delta=delta, certificates=certificates, kin=kin, payments=payments,
+            listings=listings, curves=curves,
+        ),
     )  # fmt: skip
 
 
-@functools.cache
-def _template_engine() -> jinja2.Environment:
-    from jinja2 import Environment, PackageLoader, StrictUndefined
+def style_sheet() -> str:
+    """How pages look.
 
+    >>> style_sheet()[:6]
+    ':root{'
+    """
+    return (files("verax.show") / "templates" / "page.css").read_text(encoding="utf-8")
+
+
+def sections(
+    *,
+    scores: Scores | None = None,
+    pairwise: Pairwise | None = None,
+    delta: DeltaMap | None = None,
+    certificates: Sequence[Certificate] = (),
+    kin: Excess | None = None,
+    payments: Payments | None = None,
+    listings: Sequence[Listing] = (),
+    curves: Sequence[Curve] = (),
+) -> dict[str, Any]:
+    """What sections.html is rendered from; a section without data is left out.
+
+    >>> sections()["charts"]
+    []
+    """
+    return {
+        "scores": scores,
+        "rule": scores and known_rule(scores.mechanism.rule),
+        "axis": scores and _Axis.over([0.0, *(x for s in scores.scores for x in _confidence_interval(s))], margin=0.03),
+        "ranks": {r.agent: rank_text(r.low, r.high) for r in scores.ranks} if scores else {},
+        "paid": {p.agent: p.amount for p in payments.payments} if payments else {},
+        "pairwise": pairwise and _pairwise_heat(pairwise, scores),
+        "delta": delta and _delta_heat(delta),
+        "confusable": delta and _confusable_pairs(delta),
+        "certificates": certificates,
+        "groups": _grouped_by_code(certificates),
+        "kin": kin and _kin_heat(kin),
+        "kin_by_truth": kin and kin.by_truth,
+        "payments": payments,
+        "ranked_payments": sorted(payments.payments, key=lambda p: (-p.amount, p.agent)) if payments else [],
+        "listings": listings,
+        "charts": [_Chart.of(curve) for curve in curves],
+    }
+
+
+@functools.cache
+def template_engine(package: str | None = None) -> jinja2.Environment:
+    """What renders pages, and escapes every text; the templates of another package come before these."""
+    from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
+
+    loaders = [PackageLoader(name) for name in (package, "verax.show") if name is not None]
     made = Environment(
-        loader=PackageLoader("verax.show"), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
+        loader=ChoiceLoader(loaders), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
         lstrip_blocks=True, finalize=lambda value: shown(value) if type(value) is str else value,
     )  # fmt: skip
     made.globals |= {
