@@ -29,10 +29,11 @@ from verax.receipts import later_finding, report_finding
 from verax.rounds import Admission, Rounds, Spec
 from verax.service.access import signature_base
 from verax.service.app import make_app
-from verax.service.client import Remote, _at
+from verax.service.client import Remote
 from verax.service.gate import Limits
 from verax.service.queue import LEASE, SETTLE, TRIES, Queue, perform
 from verax.service.shared import Settings
+from verax.service.views import address
 
 DOCS = Path(__file__).parents[1] / "docs" / "service.md"
 TASKS = tuple(f"t{n}" for n in range(6))
@@ -121,7 +122,7 @@ def played(place: Place, spec: Spec = SPEC) -> dict[str, Key]:
 
 def settled(place: Place, round: str = "r"):
     place.operator.seal(round)
-    place.operator.ask("POST", f"{_at(round)}/settle")
+    place.operator.ask("POST", f"{address(round)}/settle")
     place.work()
     return place.operator.settle(round)
 

@@ -136,3 +136,35 @@ class Guard:
             if len(self._seen) >= _MOST_NONCES:
                 raise LimitError("too many signed requests at a time; try again in a minute")
             self._seen[nonce] = now
+
+
+class Sessions:
+    """Who has shown the token in a browser, by a cookie that says nothing else; all end with the service.
+
+    >>> sessions = Sessions()
+    >>> sessions.knows(sessions.begin()), sessions.knows("guess")
+    (True, False)
+    """
+
+    seconds = 8 * 3600.0
+    _most = 1000
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._until: OrderedDict[str, float] = OrderedDict()
+
+    def begin(self) -> str:
+        """A new session's name, which nobody can guess."""
+        while len(self._until) >= self._most:
+            self._until.popitem(last=False)
+        name = secrets.token_urlsafe(32)
+        self._until[name] = self._clock() + self.seconds
+        return name
+
+    def knows(self, name: str | None) -> bool:
+        """Whether a session of that name has begun, and is not over."""
+        return name is not None and self._until.get(name, 0.0) > self._clock()
+
+    def end(self, name: str | None) -> None:
+        """Forget it."""
+        self._until.pop(name or "", None)

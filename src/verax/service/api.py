@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from functools import partial
 from typing import Annotated, Any, TypeVar
 from urllib.parse import unquote, urlsplit
 
 from fastapi import Depends, FastAPI, Header, Query, Request
-from fastapi.responses import Response
+from fastapi.responses import Response, StreamingResponse
 from fastapi.security import HTTPBearer
 
 from verax import wire
-from verax.errors import ConflictError, InputError, NotFoundError
+from verax.errors import InputError, NotFoundError
 from verax.log import NoteKey
 from verax.rounds import Admission, Spec, Submission
-from verax.service import views
 from verax.service.queue import VERIFY
 from verax.service.shared import Cosignature, Funding, Inviting, Service, bytes_of, checked_name
 
@@ -100,7 +99,7 @@ def _public_routes(app: FastAPI, service: Service) -> None:
     @app.get("/rounds.json", responses={200: _json_of()})
     async def rounds() -> Response:
         """All rounds, the latest first."""
-        return answer({"rounds": await service.read(service.follower.rounds)})
+        return answer({"rounds": [*(await service.read(service.snapshot)).values()]})
 
     @app.get("/rounds/{round}.json", responses={200: _json_of()})
     async def show(request: Request, round: Round) -> Response:
@@ -111,6 +110,20 @@ def _public_routes(app: FastAPI, service: Service) -> None:
     async def opening(request: Request, round: Round) -> Response:
         """The record of a round's opening: all that is needed to seal and sign a report for it."""
         return _kept(request, bytes_of(await service.read(service.rounds.public_record, round)))
+
+    @app.get("/rounds/{round}/events", responses={200: {"description": "Server-sent events.", "content": {
+             "text/event-stream": {}}}})  # fmt: skip
+    async def events(round: Round) -> StreamingResponse:
+        """How far the round is, now and whenever that changes."""
+        _ = await service.read(service.rounds.spec, round)
+
+        async def lines() -> AsyncIterator[str]:
+            async for known in service.watch.changes(round):
+                said = "" if known is None else f"id: {known['entry']}\nevent: progress\ndata: {wire.canonical(known)}"
+                yield f"{said or ': still here'}\n\n"
+
+        headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+        return StreamingResponse(lines(), media_type="text/event-stream", headers=headers)
 
     @app.get("/rounds/{round}/settlement.json", responses={200: _json_of()})
     async def settlement(round: Round) -> Response:
@@ -249,10 +262,7 @@ def _operator_routes(app: FastAPI, service: Service) -> None:
              responses={200: {"description": "A row an agent.", "content": {"text/csv": {}}}})  # fmt: skip
     async def payouts(round: Round) -> Response:
         """Who is to be paid what, of a settled round."""
-        shown = await service.read(service.rounds.show, round)
-        if shown["state"] != "settled":
-            raise ConflictError(f"round {round!r} is {shown['state']}; there are payouts when it is settled")
-        return Response(views.payouts(shown), media_type="text/csv; charset=utf-8")
+        return Response(await service.read(service.payouts, round), media_type="text/csv; charset=utf-8")
 
 
 def _step_routes(app: FastAPI, service: Service) -> None:

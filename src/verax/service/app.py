@@ -23,6 +23,7 @@ from verax.rounds import Admission, Admitted, Receipt, Settlement, Spec, Submiss
 from verax.service.api import add_api
 from verax.service.follow import Progress
 from verax.service.gate import Gate
+from verax.service.pages import add_pages, error_page
 from verax.service.shared import Cosignature, Funding, Inviting, Service, Settings, bytes_of
 
 __all__ = ["Settings", "make_app"]
@@ -51,6 +52,7 @@ def make_app(settings: Settings) -> FastAPI:
                   redirect_slashes=False, summary="Rounds: reports sealed and signed, settled once, paid.")  # fmt: skip
     app.state.service = service
     add_api(app, service)
+    add_pages(app, service)
     app.openapi = partial(_described, app)  # type: ignore[method-assign]
     app.add_middleware(Gate, limits=settings.limits, meters=service.meters, refusal=problem)
     app.add_exception_handler(VeraxError, problem)
@@ -78,6 +80,9 @@ def problem(request: Request, error: Exception) -> Response:
         headers["WWW-Authenticate"] = 'Bearer realm="verax"'
     if status in (429, 503):
         headers["Retry-After"] = "1"
+    looks = "text/html" in request.headers.get("accept", "") and not request.scope["path"].endswith(".json")
+    if looks:
+        return error_page(request, status, HTTPStatus(status).phrase, detail)
     body = {"type": "about:blank", "title": HTTPStatus(status).phrase, "status": status, "detail": detail}
     return Response(bytes_of(body), status, headers, "application/problem+json")
 

@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
-from urllib.parse import quote, urlsplit
+from urllib.parse import urlsplit
 
 from verax import wire
 from verax.answered import content_to_take
@@ -37,6 +37,7 @@ from verax.reports import Reports
 from verax.rounds import Admission, Admitted, Receipt, Rounds, Settlement, Spec, Submission
 from verax.sealed import spec_of
 from verax.service.access import signed_headers
+from verax.service.views import address
 
 try:
     import httpx
@@ -130,7 +131,7 @@ class Remote:
     def public_record(self, round: str) -> dict[str, Any]:
         """The record of a round's opening."""
         if round not in self._opened:
-            self._opened[round] = self._document("GET", f"{_at(round)}/opening.json")
+            self._opened[round] = self._document("GET", f"{address(round)}/opening.json")
         return self._opened[round]
 
     def spec(self, round: str) -> Spec:
@@ -154,17 +155,17 @@ class Remote:
     def fund(self, round: str, amount: int | None = None, *, agent: str | None = None, key: str | None = None) -> Entry:
         """Set the budget aside, or put money on an agent's account."""
         again = key or (None if amount is None and agent is None else secrets.token_hex(16))
-        return self._entry(f"{_at(round)}/fund", {"amount": amount, "agent": agent, "key": again})
+        return self._entry(f"{address(round)}/fund", {"amount": amount, "agent": agent, "key": again})
 
     def invite(self, round: str, count: int = 1, *, organisation: str | None = None) -> list[str]:
         """New invitations, each for one agent, once."""
         asked = {"count": count, "organisation": organisation}
-        found: list[str] = self._document("POST", f"{_at(round)}/invitations", asked)["invitations"]
+        found: list[str] = self._document("POST", f"{address(round)}/invitations", asked)["invitations"]
         return found
 
     def admit(self, given: Admission) -> Admitted:
         """Use an invitation, which stays here."""
-        return Admitted.from_json(self._document("POST", f"{_at(given.round)}/admissions", given.to_json()))
+        return Admitted.from_json(self._document("POST", f"{address(given.round)}/admissions", given.to_json()))
 
     def submit(
         self, round: str, agent: str, report: Reports | Model, *, key: str | None = None, signer: Key | None = None,
@@ -178,7 +179,7 @@ class Remote:
         made = Submission.of(opened, agent, number, content, signer, survey=survey)
         try:
             headers = {"Idempotency-Key": key} if key else {}
-            found = self._document("POST", f"{_at(round)}/submissions", made.to_json(), headers=headers)
+            found = self._document("POST", f"{address(round)}/submissions", made.to_json(), headers=headers)
             receipt = Receipt.from_json(found)
         except ConflictError as refusal:
             receipt = self._taken_before(made, refusal)  # where the answer to it was lost
@@ -195,36 +196,36 @@ class Remote:
     def receipt(self, round: str, agent: str, entry: int | None = None, *, nonce: str | None = None) -> Proof:
         """What an agent keeps of a submission; the nonce is put in here, and sent to nobody."""
         query = {} if entry is None else {"entry": entry}
-        found = Proof.parsed(self.ask("GET", f"{_at(round, agent)}.receipt", query=query).text, self._server)
+        found = Proof.parsed(self.ask("GET", f"{address(round, agent)}.receipt", query=query).text, self._server)
         return found if nonce is None else replace(found, beside={**found.beside, "nonce": nonce})
 
     def of_agent(self, round: str, agent: str) -> dict[str, Any]:
         """What an agent has handed in, and what became of it."""
-        found: dict[str, Any] = self._document("GET", f"{_at(round, agent)}.json")
+        found: dict[str, Any] = self._document("GET", f"{address(round, agent)}.json")
         return found
 
     def balance(self, round: str, agent: str, signer: Key | None = None) -> dict[str, Any]:
         """What is on an agent's account, in minor units."""
         auth = None if signer is None else _Signed(signer)
-        found: dict[str, Any] = self._document("GET", f"{_at(round, agent)}/balance.json", auth=auth)
+        found: dict[str, Any] = self._document("GET", f"{address(round, agent)}/balance.json", auth=auth)
         return found
 
     def seal(self, round: str) -> Entry:
         """Take nothing more."""
-        return self._entry(f"{_at(round)}/seal")
+        return self._entry(f"{address(round)}/seal")
 
     def void(self, round: str) -> Entry:
         """Call the round off."""
-        return self._entry(f"{_at(round)}/void")
+        return self._entry(f"{address(round)}/void")
 
     def settle(self, round: str, *, inputs: Any = None, jail: str = "strong") -> Settlement:
         """Have the round settled, and wait for it; the inputs of models are not sent anywhere."""
         if inputs is not None or (jail != "strong" and self.spec(round).asks is not None):
             raise InputError("models are run beside the database, where their inputs are: verax round settle, there")
-        found = self._document("POST", f"{_at(round)}/settle")
+        found = self._document("POST", f"{address(round)}/settle")
         while found["state"] in ("none", "queued", "running"):
             time.sleep(_POLL)
-            found = self._document("GET", f"{_at(round)}/settlement.json")
+            found = self._document("GET", f"{address(round)}/settlement.json")
         if found["state"] != "settled":
             raise ConflictError(f"round {round!r} was not settled: {found['reason']}")
         return Settlement.from_json(found["settlement"])
@@ -235,12 +236,12 @@ class Remote:
 
     def show(self, round: str) -> dict[str, Any]:
         """What may be known of a round now."""
-        found: dict[str, Any] = self._document("GET", f"{_at(round)}.json")
+        found: dict[str, Any] = self._document("GET", f"{address(round)}.json")
         return found
 
     def payouts(self, round: str) -> str:
         """Who is to be paid what, as CSV."""
-        return self.ask("GET", f"{_at(round)}/payouts.csv").text
+        return self.ask("GET", f"{address(round)}/payouts.csv").text
 
     def head(self) -> Head:
         """Where the journal ends that was copied here, or else the one of the service."""
@@ -270,12 +271,6 @@ class Remote:
         if round is not None and ":" in (rule := self._copy.spec(round).rule):
             raise InputError(f"rule {rule!r} is code that the server names; it is not run here for a stranger")
         return self._copy
-
-
-def _at(round: str, agent: str | None = None) -> str:
-    """The address of a round, or of an agent in it; a dot would look like the end of a name."""
-    quoted = [quote(name, safe="").replace(".", "%2E") for name in (round, agent) if name is not None]
-    return f"/rounds/{'/agents/'.join(quoted)}"
 
 
 def _checked(found: httpx.Response) -> httpx.Response:

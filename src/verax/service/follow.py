@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, replace
 from threading import Lock
+from typing import Any
 from urllib.parse import unquote
 
 from verax import wire
+from verax.errors import LimitError
 from verax.ledger import Entry, Ledger
 from verax.recorded import TRANSITIONS
 
 _STEP_OF = {"void-round": "void"}
 _STATE_AFTER = {step: state for (_, step), state in TRANSITIONS.items() if step not in ("fund", "submit")}
 _AT_ONCE = 200
+_EVERY, _HEARTBEAT = 0.5, 15.0  # seconds
+_MOST_WATCHING = 500
 
 
 @dataclass(frozen=True)
@@ -26,6 +33,42 @@ class Progress(wire.Document):
     agents: int
     submissions: int
     entry: int
+
+
+class Watch:
+    """What has changed of a round, for as many as look on: the database is asked once for all of them."""
+
+    def __init__(self, snapshot: Callable[[], Awaitable[dict[str, dict[str, Any]]]]) -> None:
+        self._snapshot, self._lock, self._at = snapshot, asyncio.Lock(), -_EVERY
+        self._known: dict[str, dict[str, Any]] = {}
+        self._watching = 0
+
+    async def changes(self, round: str) -> AsyncIterator[dict[str, Any] | None]:
+        """How far a round is, now and whenever that changes; None when nothing has for a while."""
+        if self._watching >= _MOST_WATCHING:
+            raise LimitError("too many look on at once; load the page again later")
+        self._watching += 1
+        seen, waited = None, 0.0
+        try:
+            while True:
+                known = (await self._latest()).get(round)
+                if known != seen:
+                    seen, waited = known, 0.0
+                    yield known
+                elif waited >= _HEARTBEAT:
+                    waited = 0.0
+                    yield None
+                await asyncio.sleep(_EVERY)
+                waited += _EVERY
+        finally:
+            self._watching -= 1
+
+    async def _latest(self) -> dict[str, dict[str, Any]]:
+        async with self._lock:
+            if time.monotonic() - self._at >= _EVERY:
+                self._known = await self._snapshot()
+                self._at = time.monotonic()
+            return self._known
 
 
 class Follower:

@@ -90,6 +90,13 @@ class Queue:
             row = connection.execute(query).first()
         return None if row is None else Job(*row)
 
+    def all(self, kind: str) -> dict[str, Job]:
+        """Every job of a kind, by its round."""
+        t = _table.c
+        query = sa.select(t.kind, t.round, t.state, t.reason).where(t.kind == kind)
+        with _refusing(), self._engine.execution_options(reading=True).connect() as connection:
+            return {row.round: Job(*row) for row in connection.execute(query)}
+
     def counted(self) -> dict[str, int]:
         """How many jobs are in each state."""
         query = sa.select(_table.c.state, sa.func.count()).group_by(_table.c.state)

@@ -18,8 +18,8 @@ from verax.errors import ConflictError, InputError
 from verax.ledger import Entry, Head, Ledger
 from verax.rounds import Rounds, Spec
 from verax.service import views
-from verax.service.access import Guard
-from verax.service.follow import Follower
+from verax.service.access import Guard, Sessions
+from verax.service.follow import Follower, Watch
 from verax.service.gate import Limits, Meters
 from verax.service.queue import SETTLE, VERIFY, Job, Queue, Worker
 
@@ -94,6 +94,7 @@ class Service:
         self.worker = Worker(settings.url, settings.keys, self.queue) if settings.works else None
         self._writers, self._readers = anyio.CapacityLimiter(1), anyio.CapacityLimiter(_READERS)
         self._shown: dict[str, tuple[Head, bytes]] = {}
+        self.sessions, self.watch = Sessions(), Watch(partial(self.read, self.snapshot))
 
     @property
     def token_file(self) -> str:
@@ -116,6 +117,14 @@ class Service:
             raise InputError("a round called . or .. has no address; choose another name")
         return self.rounds.open(spec)
 
+    def snapshot(self) -> dict[str, dict[str, Any]]:
+        """How far every round is, the latest first, and its settlement."""
+        jobs = self.queue.all(SETTLE)
+        found = {known.round: known.to_json() for known in self.follower.rounds()}
+        return {
+            name: known | {"settlement": jobs[name].state if name in jobs else None} for name, known in found.items()
+        }
+
     def shown(self, round: str) -> bytes:
         """A round as everybody may know it, kept until the journal goes on."""
         head = self.rounds.ledger.head()
@@ -131,6 +140,13 @@ class Service:
         if self.rounds.state(round) == "settled":
             return {"round": round, "state": "settled", "settlement": self.rounds.settle(round).to_json()}
         return self.job(SETTLE, round)
+
+    def payouts(self, round: str) -> str:
+        """Who is to be paid what, of a settled round, as CSV."""
+        shown = self.rounds.show(round)
+        if shown["state"] != "settled":
+            raise ConflictError(f"round {round!r} is {shown['state']}; there are payouts when it is settled")
+        return views.payouts(shown)
 
     def job(self, kind: str, round: str) -> dict[str, Any]:
         """How far something is that a worker does; `none` where nobody has asked for it."""

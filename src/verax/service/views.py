@@ -2,10 +2,113 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Any
+from urllib.parse import quote
 
 from verax.money import major_text, scale_of
+from verax.rounds import Spec
+from verax.schemes import known_rule
+
+
+def address(round: str, agent: str | None = None) -> str:
+    """The path of a round, or of an agent in it; a dot would look like the end of a name.
+
+    >>> address("a/b", "v1.2")
+    '/rounds/a%2Fb/agents/v1%2E2'
+    """
+    quoted = [quote(name, safe="").replace(".", "%2E") for name in (round, agent) if name is not None]
+    return f"/rounds/{'/agents/'.join(quoted)}"
+
+
+def shell_word(text: str) -> str:
+    """A name as it is written in a command.
+
+    >>> print(shell_word("r1"), shell_word("a b"))
+    r1 'a b'
+    """
+    return shlex.quote(text)
+
+
+def rules_in_words(spec: Spec, knows_truth: bool, state: str, now: datetime) -> list[str]:
+    """What a round asks and pays, for who reads no options.
+
+    >>> spec = Spec("r1", ("t1", "t2"), ("cat", "dog"), "100.00")
+    >>> print(rules_in_words(spec, False, "open", datetime(2026, 1, 1))[0])
+    2 tasks, each with one of 2 classes. Tasks may be left out.
+    """
+    tasks, classes = f"{len(spec.tasks):,} tasks", f"{len(spec.classes)} classes"
+    beside = "the true labels, which are sealed until settlement" if knows_truth else "what the other agents report"
+    rule = known_rule(spec.rule)
+    return [
+        f"{tasks}, each with one of {classes}. Tasks may be left out.",
+        _KINDS[spec.kind if spec.kind in _KINDS else "batch"].format(beside=beside)
+        + ("." if knows_truth or spec.kind != "batch" else "; no labels are needed."),
+        f"The rule is {spec.rule}: {rule.says}." if rule and rule.says else f"The rule is {spec.rule}.",
+        f"The budget is {spec.budget} {spec.currency}. {_pay(spec)}",
+        *_copies(spec),
+        _admission(spec),
+        _clock(spec, state, now),
+    ]
+
+
+_KINDS = {
+    "batch": "An agent's report earns more the more it tells of {beside} on the same tasks",
+    "market": "Reports come in order, and each earns what it adds to the one before it, measured by {beside}; a step "
+    "that makes it worse loses, out of a stake",
+    "survey": "Reports come in order, and each earns what it adds to the one before it, measured by one drawn from a "
+    "survey that is paid beside it",
+    "hybrid": "Reports come in order, and each earns what it adds to the one before it, measured by the true labels "
+    "where they are known and by a survey elsewhere",
+}  # fmt: skip
+_SCHEMES = {
+    "clipped": "Each agent can earn an equal part of it, if its score were the highest possible; below 0 it earns "
+    "nothing.",
+    "affine": "Each agent has an equal part of it that rises and falls with its score.",
+    "proportional": "It is shared out in proportion to the scores above 0.",
+}
+
+
+def _pay(spec: Spec) -> str:
+    if spec.is_market:
+        scale = "the whole of it" if spec.scale is None else f"{spec.scale} {spec.currency}"
+        return f"One unit of score earns {scale}." if spec.kind == "market" else "The opening says how it is divided."
+    return f"{_SCHEMES[spec.scheme]} Who answers fewer than {spec.min_tasks} tasks is not paid."
+
+
+def _copies(spec: Spec) -> list[str]:
+    if spec.kind != "batch":
+        return []
+    said = {
+        "first": "Of agents that hand in one report, only the first to commit to it is paid.",
+        "clusters": "Agents that hand in one report, or share their errors, are paid once, together.",
+        True: "Agents that hand in one report are paid once, in equal parts.",
+        False: "Agents that hand in one report are paid each.",
+    }
+    return [said[spec.copies]]
+
+
+def _admission(spec: Spec) -> str:
+    listed = f"the {len(spec.admitted)} agents that its list names" if spec.admitted is not None else ""
+    invited = "whoever has an invitation" if spec.invited else ""
+    who = " and ".join(each for each in (listed, invited) if each)
+    often = "" if spec.quota is None else f" An agent may hand in {spec.quota} times."
+    return (f"It is open to {who}." if who else "Whoever comes first with a name has it, by its key.") + often
+
+
+def _clock(spec: Spec, state: str, now: datetime) -> str:
+    if state != "open":
+        return "No more reports are taken."
+    if spec.deadline is None:
+        return "Reports are taken until the operator seals the round; until then an agent may replace its own."
+    if spec.is_closed(now):
+        return f"Reports were taken until {spec.deadline}."
+    left = int((datetime.fromisoformat(spec.deadline) - now).total_seconds()) // 60
+    hours, minutes = divmod(left, 60)
+    rest = f"{hours // 24} days" if hours >= 48 else f"{hours} h {minutes} min" if hours else f"{minutes} min"
+    return f"Reports are taken until {spec.deadline}: {rest} are left. Until then an agent may replace its own."
 
 
 def handed_in(shown: Mapping[str, Any], agent: str, submissions: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
