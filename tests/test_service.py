@@ -53,6 +53,7 @@ class Place:
         self.service = self.app.state.service
         config = uvicorn.Config(self.app, port=0, log_config=None, ws="none")
         self._socket = config.bind_socket()
+        self._socket.listen(100)
         self.address = f"http://127.0.0.1:{self._socket.getsockname()[1]}"
         self.server = uvicorn.Server(config)
         self.thread = threading.Thread(target=self.server.run, args=([self._socket],))

@@ -76,6 +76,7 @@ def _run(settings: Settings, host: str, port: int, behind: str | None, **tls: An
     )  # fmt: skip
     try:
         socket = config.bind_socket()
+        socket.listen(1024)  # whoever reads the line below may ask at once
     except (OSError, SystemExit):
         raise InputError(f"{host}:{port} cannot be listened on; name another port, or see what has it") from None
     address, bound = socket.getsockname()[:2]
