@@ -7,6 +7,7 @@ import pickle
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,9 +19,11 @@ from verax.errors import ConflictError, InputError, OptionError
 from verax.exam import HeldBack
 from verax.federation import Payroll, Referee, Sitting
 from verax.keys import Key
-from verax.ledger import Ledger, Transfer
+from verax.ledger import Ledger
 from verax.notices import told_in
 from verax.rounds import Rounds, Submission
+from verax.show.rounds import round_words
+from verax.transcript import settlement
 
 EXAM = "federation-exam"
 PLAYED, POOL, HELD = world()
@@ -68,6 +71,8 @@ def test_what_an_exam_shows_is_what_the_ledger_paid_and_anybody_computes_again(t
     played(unrecorded, more={"echo": riders.echo})
     assert [*unrecorded.pay_exam("100.00", "0.05")] == [*paid]
     assert judge.pay_exam() == paid == referee(payroll(tmp_path)).pay_exam()
+    words = "an exam, 4 classes (a, b, c, d): a gate of 3 standard errors, 0.05 full marks, trusted of examiners"
+    assert round_words(rounds.show(EXAM))[0] == words
     with rounds.ledger.reading() as journal:
         told = [n for round in (EXAM, "federation-1") for n in told_in(journal, round) if n.agent == "m0"]
     assert [(n.amount, n.score is None) for n in told] == [(paid["m0"].amount, False), (None, True)]
@@ -75,15 +80,20 @@ def test_what_an_exam_shows_is_what_the_ledger_paid_and_anybody_computes_again(t
         judge.pay_exam("100.00", "0.05")
 
 
-def test_an_amount_that_the_record_does_not_give_is_found(tmp_path):
+def test_an_operator_who_pays_otherwise_than_the_record_says_is_found(tmp_path, monkeypatch):
+    """It settles, signs and posts by amounts of its own."""
     judge = referee(payroll(tmp_path))
     played(judge)
+
+    def favour(*transcript):
+        found = settlement(*transcript)
+        return replace(found, amounts=dict.fromkeys(found.amounts, 7))
+
+    monkeypatch.setattr("verax.rounds.settlement", favour)
     judge.pay_exam()
-    rounds = ledger(tmp_path)
-    with rounds.ledger.writing() as journal:
-        journal.transfer(Transfer(f"{EXAM}:pay:more", "house", "agent:m0", 5, "pay", EXAM, "EUR"))
-    (problem,) = rounds.verify(EXAM)
-    assert "agent 'm0' was paid" in problem
+    monkeypatch.undo()
+    problems = ledger(tmp_path).verify(EXAM)
+    assert any("'m0'" in problem and "7" in problem for problem in problems) and len(problems) >= MEMBERS
 
 
 def test_the_examples_are_committed_to_before_the_first_round(tmp_path):

@@ -2,7 +2,7 @@
 
     step          allowed by the table of transitions, in that order, each once
     posted        ordered by the operator, whose signature it bears, while the round is not over
-    pending       an agent's own, for a submission that follows it
+    pending       an agent's own, for a submission that follows it, or in an exam for the rounds that it is in
     released      when the round is scored or voided, not before
     after the end nothing of these
 
@@ -100,6 +100,11 @@ def _problems_at_the_end(this: RecordedRound, way: _Way) -> Iterator[str]:
             yield f"entry {entry.seq} ({entry.id!r}) gives money back before round {this.name!r} was scored"
     if way.state in _ENDS and (left := this.available(this.escrow)):
         yield f"{left} minor units are left in round {this.name!r}, which is {way.state}"
+    if this.spec.exam is not None:  # what was sat names them, and is sealed until all is paid
+        stakes = (this.settlement_document.get("stakes") or {}) if way.state == "settled" else {}
+        short = [agent for agent, stake in sorted(stakes.items()) if this.staked(agent) < stake]
+        yield from (f"the stake of {agent!r} in exam {this.name!r} is more than was held of it" for agent in short)
+        return
     for account in sorted(way.holders - way.agents):
         yield f"money of {account!r} is held in round {this.name!r}, in which it has handed in nothing"
 

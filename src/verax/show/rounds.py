@@ -62,8 +62,14 @@ def round_words(shown: Mapping[str, Any]) -> list[str]:
     classes = ", ".join(spec["classes"][:5]) + (", ..." if len(spec["classes"]) > 5 else "")
     tasks, many = len(spec["tasks"]), len(spec["classes"])
     known = [f"digest {shown['digest']}", *([f"root {shown['root']}"] if shown["root"] else [])]
+    asked = f"{tasks:,} tasks, {many} classes ({classes}), rule {spec['rule']}, scheme {spec['scheme']}"
+    if exam := spec.get("exam"):
+        how = "signed pay out of stakes" if exam["signed"] else f"a gate of {exam['sure']:g} standard errors"
+        asked = (
+            f"an exam, {many} classes ({classes}): {how}, {exam['full_marks']} full marks, {exam['over']} of examiners"
+        )
     return [
-        f"{tasks:,} tasks, {many} classes ({classes}), rule {spec['rule']}, scheme {spec['scheme']}",
+        asked,
         *known,
         f"journal of {head['count']:,} entries, head {head['hash']}",
     ]
