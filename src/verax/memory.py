@@ -67,16 +67,17 @@ class Memory:
             return 0
         played = [o.server_round for o in self.outcomes] + [*sat.values()]
         number = known.get(broadcasts.first_digest, max(played) + 1)
-        broadcasts.informed |= broadcasts.first_digest != min(known, key=lambda digest: known[digest])
+        begin = min(known, key=lambda digest: known[digest])
+        broadcasts.informed |= broadcasts.first_digest != begin
         self.workers = self._models(name for name in self._kept.names if name.startswith(_WORKER))
         if number > 1:
-            self._restore(broadcasts, number, begun[0])
+            self._restore(broadcasts, number, begin if known[begin] == 1 else None)
         return number - 1
 
-    def _restore(self, broadcasts: Broadcasts, number: int, begun: Begun) -> None:
-        """What was sent before a round of this number; a first broadcast that was another is none."""
+    def _restore(self, broadcasts: Broadcasts, number: int, begin: str | None) -> None:
+        """What was sent before a round of this number; a first broadcast that is not `begin`, if known, is none."""
         first = self._kept.get(_FIRST)
-        self.knows_first = first is not None and (begun.number > 1 or digest_of(first) == begun.broadcast)
+        self.knows_first = first is not None and begin in (None, digest_of(first))
         if not self.knows_first:
             warnings.warn(
                 f"the first broadcast of federation {self.name!r} is not in {self._kept.folder}, so that who comes "
