@@ -80,11 +80,14 @@ def test_every_way_out_is_shut(tmp_path):
         assert victim.read_text() == "mine"
 
 
-def test_a_process_that_is_not_shut_in_is_not_given_a_model():
-    with nothing_file() as request, pytest.raises(VeraxError, match=r"walls: none; open in spite of them: files"):
-        confined("jail_payloads:without_walls", request, 100)
-    with nothing_file() as request:
+def test_a_process_that_is_not_shut_in_is_not_given_a_model(tmp_path):
+    mark = tmp_path / "mark"
+    with asked(str(mark), tmp_path) as request:
+        with pytest.raises(VeraxError, match=r"walls: none; open in spite of them: files"):
+            confined("jail_payloads:without_walls", request, 100)
+        assert not mark.exists()
         assert confined("jail_payloads:without_walls", request, 100, jail="weak") == b"reached"
+    assert mark.read_text() == "reached"
 
 
 def nothing_file():
@@ -228,6 +231,10 @@ def in_a_branch(model):
 @pytest.mark.parametrize("hidden", [False, True])
 def test_weights_in_other_files_are_refused_unread(path, hidden):
     model = in_a_branch(elsewhere(path)) if hidden else elsewhere(path)
+    with pytest.raises(ModelError, match="weights are in other files"):
+        check_model(model.SerializeToString())
+    model = elsewhere(path)
+    model.graph.initializer[0].ClearField("data_location")
     with pytest.raises(ModelError, match="weights are in other files"):
         check_model(model.SerializeToString())
 

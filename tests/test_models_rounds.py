@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import platform
 import re
+import runpy
 import shutil
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -340,3 +342,29 @@ def test_a_model_is_handed_in_from_afar_and_run_where_the_database_is(tmp_path):
         assert place.operator.settle("r").amounts == found.amounts and place.remote().verify("r") == []
     finally:
         place.close()
+
+
+@pytest.mark.slow
+def test_what_a_model_says_in_a_jail_is_what_the_tool_that_made_it_says(tmp_path):
+    for tool in ("skl2onnx", "sklearn", "torch", "onnxscript"):
+        pytest.importorskip(tool, reason="the models are made with skl2onnx, torch and onnxscript")
+    import warnings
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        said = runpy.run_path(str(HERE / "make.py"))["make"](tmp_path)
+    for name, labels in said.items():
+        found = predict(tmp_path / f"{name}.onnx", np.load(tmp_path / "inputs.npz"), CLASSES)
+        assert [CLASSES[label] for label in found.labels[0]] == labels.tolist(), name
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(3))
+def test_models_with_bytes_changed_say_something_or_why_not(seed):
+    rng = np.random.default_rng(seed)
+    for _ in range(100):
+        content = bytearray(model((*FILES, "net-torch-dynamo")[rng.integers(4)]))
+        for place in rng.integers(0, len(content), rng.integers(1, 6)):
+            content[place] = rng.choice([0, 1, 127, 128, 255, rng.integers(256)])
+        with suppress(ModelError):  # and nothing else
+            predict(bytes(content), INPUTS[:20], CLASSES, limits=SHORT)
