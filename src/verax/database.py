@@ -9,6 +9,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from verax import roles
 from verax.errors import LedgerError
 
 _WAIT_MS = 60_000
@@ -70,8 +71,11 @@ def make_ready(engine: sa.Engine, create: bool) -> None:
         if not {*_UNIQUE} <= there:
             metadata.create_all(connection)
         _bring_up_to_date(connection, there)
-        for statement in guard_statements(engine.dialect.name, *({*_UNIQUE} - there)):
-            connection.execute(sa.text(statement))
+        if not {*_UNIQUE} <= there:
+            for statement in guard_statements(engine.dialect.name):
+                connection.execute(sa.text(statement))
+            if postgres:
+                roles.make_functions(connection)
 
 
 def _bring_up_to_date(connection: sa.Connection, there: set[str]) -> None:
@@ -84,7 +88,8 @@ def _bring_up_to_date(connection: sa.Connection, there: set[str]) -> None:
             )
         for name in (name for name in _SINCE_THEN.get(table, ()) if name not in held):
             connection.execute(sa.text(f"ALTER TABLE {table} ADD COLUMN {name} TEXT"))
-        if lost := _guards(connection.dialect.name, table) - _guards_there(connection, table):
+        older = set() if {*_UNIQUE} <= there else {f"{table}_no_stranger"}
+        if lost := _guards(connection.dialect.name, table) - _guards_there(connection, table) - older:
             raise LedgerError(
                 f"the {table} has lost its guards {', '.join(sorted(lost))}: somebody may have rewritten it; "
                 "compare it with a receipt or a copy before anything else"
@@ -106,7 +111,9 @@ def _guards(dialect: str, table: str) -> set[str]:
 def engine_of(address: str) -> sa.Engine:
     """The engine of a database's address."""
     if not address.startswith("sqlite"):
-        return sa.create_engine(address, isolation_level="SERIALIZABLE", pool_pre_ping=True)
+        engine = sa.create_engine(address, isolation_level="SERIALIZABLE", pool_pre_ping=True)
+        sa.event.listen(engine, "connect", roles.set_limits)
+        return engine
     memory = sa.make_url(address).database in (None, "", ":memory:")
     pool: dict[str, Any] = {"poolclass": sa.pool.StaticPool} if memory else {"poolclass": sa.pool.NullPool}
     engine = sa.create_engine(address, connect_args={"timeout": _WAIT_MS / 1000, "isolation_level": None}, **pool)
@@ -153,4 +160,10 @@ def _guards_of(dialect: str, table: str) -> list[str]:
         f"FOR EACH ROW EXECUTE FUNCTION {table}_refuse()",
         f"CREATE OR REPLACE TRIGGER {table}_no_truncate BEFORE TRUNCATE ON {table} "
         f"FOR EACH STATEMENT EXECUTE FUNCTION {table}_refuse()",
+        # in a function of the owner's the current user is the owner, whoever calls it
+        f"CREATE OR REPLACE FUNCTION {table}_refuse_stranger() RETURNS trigger LANGUAGE plpgsql AS "
+        f"$$ BEGIN IF NOT pg_has_role(current_user, (SELECT relowner FROM pg_class WHERE oid = TG_RELID), 'MEMBER') "
+        f"THEN RAISE EXCEPTION 'only its owner writes the {table}'; END IF; RETURN NEW; END $$",
+        f"CREATE OR REPLACE TRIGGER {table}_no_stranger BEFORE INSERT ON {table} "
+        f"FOR EACH STATEMENT EXECUTE FUNCTION {table}_refuse_stranger()",
     ]

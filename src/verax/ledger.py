@@ -26,17 +26,19 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from verax import wire
 from verax.entries import GENESIS, HOUSE, MOST, TRANSFERS, Entry, Head, Transfer, sha256
-from verax.errors import ConflictError, ExtraMissing, InputError, LedgerError
+from verax.errors import ConflictError, ExtraMissing, InputError, LedgerError, OptionError
 
 try:
     import sqlalchemy as sa
     from sqlalchemy import exc
 
+    from verax import roles
     from verax.database import engine_of, journal_table, make_ready
     from verax.folding import balances_of, journal_problems, tree_problems
     from verax.keys import OPERATOR, Key, Keyring
@@ -106,11 +108,31 @@ class Ledger:
     @contextmanager
     def writing(self) -> Iterator[Journal]:
         """One transaction, alone: everything in it is kept, or nothing."""
+        with self._failing_closed():
+            if self._is_postgres and not self._owns:
+                # each statement sees what is there when it begins: the call that waits comes before all others
+                with self._engine.execution_options(isolation_level="READ COMMITTED").begin() as connection:
+                    roles.take_turn(connection)
+                    yield Journal(connection, calls=True)
+                return
+            with self._engine.begin() as connection:
+                if self._is_postgres:
+                    # before any snapshot is taken, or a waiting writer would see a stale end of the chain
+                    connection.execute(sa.text("LOCK TABLE journal IN EXCLUSIVE MODE"))
+                yield Journal(connection)
+
+    @cached_property
+    def _owns(self) -> bool:
+        """Whether this writes the journal itself; else it may call what it was let (`grant`)."""
+        with self._engine.connect() as connection:
+            return roles.is_owner(connection)
+
+    def grant(self, role: str) -> None:
+        """Let a PostgreSQL role read and hand in, and nothing else."""
+        if not self._is_postgres:
+            raise OptionError("an SQLite file has no roles; who may write the file may write the ledger")
         with self._failing_closed(), self._engine.begin() as connection:
-            if self._is_postgres:
-                # before any snapshot is taken, or a waiting writer would see a stale end of the chain
-                connection.execute(sa.text("LOCK TABLE journal IN EXCLUSIVE MODE"))
-            yield Journal(connection)
+            roles.let_hand_in(connection, role)
 
     @contextmanager
     def reading(self) -> Iterator[Journal]:
@@ -198,8 +220,8 @@ class Ledger:
 class Journal:
     """The journal inside one transaction."""
 
-    def __init__(self, connection: sa.Connection) -> None:
-        self._connection = connection
+    def __init__(self, connection: sa.Connection, *, calls: bool = False) -> None:
+        self._connection, self._calls = connection, calls
         self.tree = StoredTree(connection)
 
     def entries(
@@ -357,6 +379,9 @@ class Journal:
         settled = sa.select(journal_table.c.id).where(journal_table.c.settles == settles)
         if settles is not None and self._connection.scalar(settled) is not None:
             raise ConflictError(f"{settles!r} is settled already; nothing was recorded")
+        if self._calls:
+            roles.hand_in(self._connection, id, *entry.content, currency)
+            return self.among(id)[0]
         entry = replace(entry, hash=entry.sealed_by(head.hash))
         self._connection.execute(journal_table.insert().values(**vars(entry)))
         self.grow(entry)

@@ -363,6 +363,18 @@ def verify(
     print(f"verified: {head.count} entries, head {head.hash}")
 
 
+@app.command()
+def grant(
+    role: Annotated[str, typer.Argument(help="A PostgreSQL role, made if there is none.", metavar="ROLE")],
+    db: _Db = "verax.db",
+) -> None:
+    """Let a role of the database read and hand in, and nothing else."""
+    ledger = _rounds_in(db).ledger
+    ledger.grant(role)
+    ledger.close()
+    _print_document({"role": role, "may": ["read", "hand in"]})
+
+
 def _kept_by(path: Path) -> Head | Checkpoint:
     """What a receipt says of the journal: its checkpoint, or the head that submit printed."""
     from verax.ledger import Head
