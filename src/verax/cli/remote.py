@@ -29,6 +29,7 @@ _Operator = Annotated[
     str | None,
     typer.Option("--operator", help="Operators: the file of your key, or of the token.", envvar="VERAX_OPERATOR"),
 ]
+_ONLY_HERE = ("grant",)  # what is asked of the database itself
 _NOT_FROM_AFAR = ("submit",)  # where the operator, asked locally, signs for the agent
 
 
@@ -53,7 +54,8 @@ def _from_afar(command: Callable[..., None]) -> Callable[..., None]:
 
 for one in rounds.app.registered_commands:
     assert one.callback is not None
-    app.command(one.name)(_from_afar(one.callback))
+    if one.callback.__name__ not in _ONLY_HERE:
+        app.command(one.name)(_from_afar(one.callback))
 
 
 def _remote(server: str, operator: str | None) -> Remote:
