@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
+import pickle
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -168,3 +170,14 @@ def test_how_it_is_counted_changes_no_score_and_wrong_ways_are_refused():
     for wrong in ({"backend": "cuda"}, {"threads": 0}, {"max_bytes": 1}):
         with pytest.raises(OptionError, match=f"{next(iter(wrong))} is"):
             verax.score(reports, **wrong)
+
+
+def test_scores_of_agents_who_rest_on_the_same_are_columns_that_nobody_can_tell_from_a_tuple():
+    labels = default_rng(0).integers(0, 3, (40, 60))
+    found = verax.score(Reports.of(labels))
+    again = verax.Scores.from_json(found.to_json())
+    assert isinstance(again.scores, tuple) and not isinstance(found.scores, tuple)
+    assert found == again and again == found and hash(found) == hash(again)
+    assert (found.scores[3], found.scores[-1], found.scores[1:3]) == (again["3"], again["39"], again.scores[1:3])
+    assert pickle.loads(pickle.dumps(found)) == again and repr(found.scores) == repr(again.scores)
+    assert replace(found, warnings=("x",)).scores is found.scores

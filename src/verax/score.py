@@ -9,6 +9,7 @@ import functools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import starmap
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,7 @@ from verax.public import Public
 from verax.reports import Reports, as_reports, some
 from verax.rules import DEFAULT, Rule, RuleFunction
 from verax.space import said_of_memory
-from verax.statistic import Part, Side, combined, sides_of
+from verax.statistic import Alike, Part, Side, combined, sides_of
 
 __all__ = ["Mechanism", "Prepared", "Score", "Scores", "finished", "pairwise", "prepare", "score", "scored"]
 
@@ -40,6 +41,41 @@ class Score:
     stderr: float | None
     tasks: int
     references: int
+
+
+class _Columns(Sequence[Score]):
+    """Scores of agents who all rest on the same, made where they are looked at."""
+
+    def __init__(self, agents: Sequence[str], parts: Alike) -> None:
+        self.agents, self.parts = agents, parts
+
+    @functools.cached_property
+    def _all(self) -> tuple[Score, ...]:
+        return tuple(starmap(_score_of, zip(self.agents, self.parts, strict=True)))
+
+    def __len__(self) -> int:
+        return len(self.agents)
+
+    def __getitem__(self, i: Any) -> Any:
+        return self._all[i] if isinstance(i, slice) else _score_of(self.agents[i], self.parts[i])
+
+    def __iter__(self) -> Iterator[Score]:
+        return iter(self._all)
+
+    def __eq__(self, other: object) -> bool:
+        return self._all == (other._all if isinstance(other, _Columns) else other)
+
+    def __hash__(self) -> int:
+        return hash(self._all)
+
+    def __repr__(self) -> str:
+        return repr(self._all)
+
+
+def _score_of(agent: str, part: Part | None) -> Score:
+    if part is None:
+        return Score(agent, None, None, 0, 0)
+    return Score(agent, part.score, None if math.isnan(part.stderr) else part.stderr, part.tasks, part.references)
 
 
 @dataclass(frozen=True)
@@ -275,7 +311,9 @@ def finished(
     notes: Sequence[str],
 ) -> Scores:
     """Everybody's parts as scores, with what there is to say about them; a part's error may be NaN, not known."""
-    lost = [agent for agent, part in zip(agents, found, strict=True) if part is None]
+    lost = (
+        [] if isinstance(found, Alike) else [agent for agent, part in zip(agents, found, strict=True) if part is None]
+    )
     if len(lost) == len(agents):
         raise InputError(
             "no agent can be scored: none shares two tasks with a reference; "
@@ -293,12 +331,7 @@ def finished(
             f"scores are sampled with {plan.mechanism.draws} pairing(s) a task, not exact: "
             "compare them, never pay by them"
         )
-    scores = tuple(
-        Score(agent, None, None, 0, 0)
-        if part is None
-        else Score(agent, part.score, None if math.isnan(part.stderr) else part.stderr, part.tasks, part.references)
-        for agent, part in zip(agents, found, strict=True)
-    )
+    scores: Any = _Columns(agents, found) if isinstance(found, Alike) else tuple(map(_score_of, agents, found))
     return Scores(plan.mechanism, tasks, classes, scores, tuple(said))
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import hashlib
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, Self
@@ -39,6 +39,32 @@ class Part(NamedTuple):
     stderr: float
     tasks: int
     references: int
+
+
+@dataclass(frozen=True, eq=False)
+class Alike(Sequence[Part]):
+    """The parts of agents who all rest on the same, as columns: a million are made only where they are looked at.
+
+    >>> Alike(np.array([0.5, 0.25]), np.array([0.1, 0.2]), 100, 1)[1]
+    Part(score=0.25, stderr=0.2, tasks=100, references=1)
+    """
+
+    score: Floats
+    stderr: Floats
+    tasks: int
+    references: int
+
+    def __len__(self) -> int:
+        return len(self.score)
+
+    def __getitem__(self, i: Any) -> Any:
+        if isinstance(i, slice):
+            return [self[n] for n in range(*i.indices(len(self)))]
+        return Part(float(self.score[i]), float(self.stderr[i]), self.tasks, self.references)
+
+    def __iter__(self) -> Iterator[Part]:
+        both = zip(self.score.tolist(), self.stderr.tolist(), strict=True)
+        return (Part(score, error, self.tasks, self.references) for score, error in both)
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,7 +112,7 @@ class Statistic(ABC):
         """Add the sums of other tasks, over the same agents and classes."""
 
     @abstractmethod
-    def parts(self, plan: Plan, answered: Ints, squares: Floats | None) -> list[Part | None]:
+    def parts(self, plan: Plan, answered: Ints, squares: Floats | None) -> Sequence[Part | None]:
         """What every agent scores; its error is NaN where that takes the squares of a second look."""
 
     @abstractmethod
@@ -158,11 +184,11 @@ def groups(tasks: Sequence[str]) -> Ints:
 
 def combined(
     plan: Plan, agents: Sequence[str], truth: Sequence[Part | None] | None, peers: Sequence[Part | None] | None
-) -> tuple[list[Part | None], list[str]]:
+) -> tuple[Sequence[Part | None], list[str]]:
     """What everybody scores on both sides together, and who lost a part for want of tasks."""
     nobody: list[Part | None] = [None] * len(agents)
     if not (plan.by_truth and plan.by_peers):
-        return [*((truth if plan.by_truth else peers) or nobody)], []
+        return (truth if plan.by_truth else peers) or nobody, []
     lost = [
         f"fewer than 2 {kind} tasks to score: that part is dropped for {some(unscored)}"
         for kind, parts in (("labelled", truth), ("unlabelled", peers))

@@ -8,7 +8,7 @@ common tasks, so the cost is agents x tasks x groups. Labels are scored on integ
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
 
@@ -19,7 +19,7 @@ from verax import kernels
 from verax.kernels import Engine, Floats, Ints, Labels
 from verax.plan import Plan
 from verax.public import Public
-from verax.statistic import Look, Part, Side, Statistic
+from verax.statistic import Alike, Look, Part, Side, Statistic
 
 _LARGEST = 2**62
 Mask = npt.NDArray[np.bool_]
@@ -95,13 +95,13 @@ class Together(Statistic):
         s, each = matrix.astype(np.float64), zip(self.cells, self.held, self.rest, strict=True)
         return np.array([_excess_of_cells(n, c - np.diag(a) if self.same else c, a, r, s) for c, a, r in each])
 
-    def parts(self, plan: Plan, answered: Ints, squares: Floats | None) -> list[Part | None]:
+    def parts(self, plan: Plan, answered: Ints, squares: Floats | None) -> Sequence[Part | None]:
         n, peers = self.tasks, len(self.held) - 1
         if n < 2 or not peers:
             return [None] * len(self.held)
-        value = [float(x) for x in self.excess(plan) / (n - 1) / n]
+        value = np.asarray(self.excess(plan) / (n - 1) / n, dtype=np.float64)
         error = np.full(len(value), math.nan) if squares is None else np.sqrt(squares) / n
-        return [Part(v / peers, e / peers, n, peers) for v, e in zip(value, error.tolist(), strict=True)]
+        return Alike(value / peers, error / peers, n, peers)
 
     def look(self, plan: Plan) -> Spread | None:
         if self.tasks < 2 or plan.matrix is None:
@@ -161,7 +161,7 @@ def beside_group(counts: Ints, plan: Plan) -> float:
 # One batch, with abstentions or a public signal
 
 
-def mean_over_peers(side: Side, plan: Plan) -> list[Part | None] | None:
+def mean_over_peers(side: Side, plan: Plan) -> Sequence[Part | None] | None:
     """Every agent scored against all others; None where pairs must be looked at one by one."""
     if not plan.pools_peers or side.references is not None or (side.reports.sparse and plan.rule.counts_only):
         return None

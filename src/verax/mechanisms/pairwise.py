@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import importlib
 import math
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -27,7 +28,7 @@ _MOST_CELLS = 2**24  # of the counts kept at a time
 Report = npt.NDArray[Any]  # labels (N,) or rows (N, L)
 
 
-def parts(side: Side, plan: Plan, only: int | None = None) -> list[Part | None]:
+def parts(side: Side, plan: Plan, only: int | None = None) -> Sequence[Part | None]:
     """What every agent scores on these tasks, all of them at hand; of a whole population's mechanism, `only` one."""
     if plan.rule.population is not None:
         found: list[Part | None] = _named(plan.rule.population)(side, plan, only)
@@ -37,7 +38,9 @@ def parts(side: Side, plan: Plan, only: int | None = None) -> list[Part | None]:
     mixed = mixtures_of(side, plan)
     if mixed is not None:
         return mixed.parts(only)
-    for way in (mean_over_peers, parts_of_meetings, all_pairs, parts_of_counts):
+    ways: tuple[Callable[[Side, Plan], Sequence[Part | None] | None], ...]
+    ways = mean_over_peers, parts_of_meetings, all_pairs, parts_of_counts
+    for way in ways:
         cheap = way(side, plan)
         if cheap is not None:
             return cheap
