@@ -298,7 +298,7 @@ def test_the_whole_story_on_the_command_line(tmp_path):
     assert json.loads(run("round", "show", "r1", "--json").stdout)["spec"]["asks"]["kind"] == "onnx"
 
 
-@pytest.mark.parametrize("lie", ["short", "beyond", "none", "both", "twice", "unread"])
+@pytest.mark.parametrize("lie", ["short", "beyond", "none", "both", "twice", "unread", "other"])
 def test_an_operator_who_signs_answers_that_cannot_be_is_found(rounds, monkeypatch, lie):
     def lying(self, step, body, kind=None):
         if step == "answers":
@@ -309,6 +309,8 @@ def test_an_operator_who_signs_answers_that_cannot_be_is_found(rounds, monkeypat
                 body["answers"].pop(0)
             elif lie == "both":
                 first["problem"] = "it crashes"
+            elif lie == "other":
+                first["commitment"] = "0" * 64
             elif lie == "twice":
                 body["answers"] = 5
         return record(self, step, body, kind)
