@@ -296,6 +296,8 @@ def test_the_whole_story_on_the_command_line(tmp_path):
     assert again.stdout.splitlines()[0].endswith("equal")
     assert again.stdout.splitlines()[1] == "ann: the model says what was recorded"
     assert json.loads(run("round", "show", "r1", "--json").stdout)["spec"]["asks"]["kind"] == "onnx"
+    told = run("round", "show", "r1").output
+    assert "models in ONNX, given a row a task of x float32[8]" in told and "seconds 20" in told
 
 
 @pytest.mark.parametrize("lie", ["short", "beyond", "none", "both", "twice", "unread", "other"])

@@ -70,8 +70,22 @@ def round_words(shown: Mapping[str, Any]) -> list[str]:
         )
     return [
         asked,
+        *_model_words(shown),
         *known,
         f"journal of {head['count']:,} entries, head {head['hash']}",
+    ]
+
+
+def _model_words(shown: Mapping[str, Any]) -> list[str]:
+    """What models are given and may take, where they are asked for, and what there was to say of them."""
+    if not (asks := shown["spec"].get("asks")):
+        return []
+    given = ", ".join(f"{name} {what['type']}{what['shape']}" for name, what in asks["inputs"].items())
+    limits = ", ".join(f"{name} {most:,}" for name, most in asks["limits"].items())
+    return [
+        f"models in ONNX, given a row a task of {given}",
+        f"at most: {limits}",
+        *(shown["settlement"] or {}).get("notes", ()),
     ]
 
 
