@@ -18,9 +18,11 @@ import httpx
 import numpy as np
 import pytest
 import uvicorn
+from typer.testing import CliRunner
 
 import verax
 from postgres import shared
+from verax.cli import app
 from verax.errors import ConflictError, IdentityError, InputError, LedgerError, NotFoundError
 from verax.keys import Key, verifies
 from verax.ledger import Ledger
@@ -463,6 +465,20 @@ def test_a_server_that_is_something_else_is_a_sentence(here):
     stranger._http = httpx.Client(transport=httpx.MockTransport(lambda _: httpx.Response(418, text="short and stout")))
     with pytest.raises(verax.VeraxError, match="answered 418, and not as a verax service does"):
         stranger.show("r")
+
+
+# how it is run
+
+
+def test_what_is_deployed_asks_for_options_that_there_are():
+    folder = DOCS.parents[1] / "deploy"
+    commands = re.findall(
+        r"verax serve[^\n]*", (folder / "verax.service").read_text() + (folder / "compose.yaml").read_text()
+    )
+    said = CliRunner().invoke(app, ["serve", "--help"]).stdout
+    assert len(commands) > 2
+    for option in re.findall(r"--[a-z-]+", " ".join(commands)):
+        assert option in said
 
 
 # the first five minutes, and kills: a real server

@@ -99,3 +99,20 @@ def balance(
 def payouts(round: _Round, server: _Server = "http://127.0.0.1:8000", operator: _Operator = None) -> None:
     """Who is to be paid what, as CSV, of a settled round."""
     sys.stdout.write(_remote(server, operator).payouts(round))
+
+
+@app.command()
+def webhooks(
+    add: Annotated[
+        str | None, typer.Option(help="Tell this address from now on; keep the secret.", metavar="URL")
+    ] = None,
+    remove: Annotated[str | None, typer.Option(help="Tell this one no more.", metavar="ID")] = None,
+    server: _Server = "http://127.0.0.1:8000",
+    operator: _Operator = None,
+) -> None:
+    """Whom the service tells what happens in its rounds, and how the last telling went."""
+    remote = _remote(server, operator)
+    if remove is not None:
+        remote.remove_webhook(remove)
+    added = None if add is None else remote.add_webhook(add)
+    sys.stdout.write(text_of({"webhooks": remote.webhooks()} if added is None else added))

@@ -32,6 +32,9 @@ def serve(
     ] = None,
     rate: Annotated[float, typer.Option(help="Requests a second from one address; 0 for as many as come.")] = 50.0,
     max_body: Annotated[float, typer.Option(help="MiB that one request may bring.")] = 16.0,
+    private_webhooks: Annotated[
+        bool, typer.Option("--private-webhooks", help="Let webhooks be told within private networks, and by http.")
+    ] = False,
     certificate: Annotated[Path | None, typer.Option(help="A TLS certificate in PEM, to serve https.")] = None,
     certificate_key: Annotated[Path | None, typer.Option(help="The certificate's private key.")] = None,
     behind: Annotated[
@@ -51,7 +54,7 @@ def serve(
     if not (rate >= 0 and max_body > 0):
         raise OptionError(f"rate={rate} and max_body={max_body}: a rate of 0 is none, and a body has a size above 0")
     named = () if operators is None else tuple(tables.read_agents(operators)[0].values())
-    settings = Settings(db, keys, named, Limits(rate=rate, body=int(max_body * _MIB)))
+    settings = Settings(db, keys, named, Limits(rate=rate, body=int(max_body * _MIB)), private_webhooks)
     _run(settings, host, port, behind, ssl_certfile=certificate, ssl_keyfile=certificate_key)
 
 

@@ -17,7 +17,7 @@ from verax.errors import InputError, NotFoundError
 from verax.log import NoteKey
 from verax.rounds import Admission, Spec, Submission
 from verax.service.queue import VERIFY
-from verax.service.shared import Cosignature, Funding, Inviting, Service, bytes_of, checked_name
+from verax.service.shared import Cosignature, Funding, Inviting, Service, Told, bytes_of, checked_name
 
 _MOST_ENTRIES = 1000
 T = TypeVar("T")
@@ -25,7 +25,9 @@ T = TypeVar("T")
 
 def add_api(app: FastAPI, service: Service) -> None:
     """All of them."""
-    for add in (_public_routes, _agent_routes, _log_routes, _operator_routes, _step_routes, _own_routes):
+    for add in (_public_routes, _agent_routes, _log_routes, _own_routes):
+        add(app, service)
+    for add in (_operator_routes, _step_routes, _webhook_routes):
         add(app, service)
 
 
@@ -288,6 +290,30 @@ def _step_routes(app: FastAPI, service: Service) -> None:
     async def verify(round: Round) -> Response:
         """Have the whole journal and the settlement computed again; verification.json says what came of it."""
         return answer(await service.write(service.ask_to_verify, round), 202)
+
+
+def _webhook_routes(app: FastAPI, service: Service) -> None:
+    """Whom the service tells what happens."""
+    only = _only_operators(service)
+
+    @app.get("/webhooks.json", dependencies=only, responses={200: _json_of()})
+    async def webhooks() -> Response:
+        """Every webhook, and how its last telling went."""
+        return answer({"webhooks": [hook.to_json() for hook in await service.read(service.hooks.all)]})
+
+    @app.post("/webhooks", status_code=201, dependencies=only, openapi_extra=_takes("Told"),
+              responses={201: _json_of(None, "The webhook, and its secret, which is shown this once.")})  # fmt: skip
+    async def add(request: Request) -> Response:
+        """Tell an address what happens from now on, signed as Standard Webhooks asks."""
+        given = await _read_body(request, Told)
+        hook, secret = await service.write(service.hooks.add, given.url)
+        return answer(hook.to_json() | {"secret": secret}, 201)
+
+    @app.delete("/webhooks/{id}", dependencies=only, responses={200: _json_of()})
+    async def remove(id: str) -> Response:
+        """Tell it no more."""
+        await service.write(service.hooks.remove, id)
+        return answer({"removed": id})
 
 
 def _own_routes(app: FastAPI, service: Service) -> None:

@@ -24,11 +24,13 @@ from verax.service.api import add_api
 from verax.service.follow import Progress
 from verax.service.gate import Gate
 from verax.service.pages import add_pages, error_page
-from verax.service.shared import Cosignature, Funding, Inviting, Service, Settings, bytes_of
+from verax.service.shared import Cosignature, Funding, Inviting, Service, Settings, Told, bytes_of
 
 __all__ = ["Settings", "make_app"]
 
-_KINDS = (Spec, Submission, Admission, Admitted, Funding, Inviting, Cosignature, Receipt, Entry, Settlement, Progress)
+_KINDS = (
+    Spec, Submission, Admission, Admitted, Funding, Inviting, Cosignature, Told, Receipt, Entry, Settlement, Progress,
+)  # fmt: skip
 
 
 def make_app(settings: Settings) -> FastAPI:

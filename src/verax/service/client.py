@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 from verax import wire
 from verax.answered import content_to_take
@@ -242,6 +242,20 @@ class Remote:
     def payouts(self, round: str) -> str:
         """Who is to be paid what, as CSV."""
         return self.ask("GET", f"{address(round)}/payouts.csv").text
+
+    def webhooks(self) -> list[dict[str, Any]]:
+        """Whom the service tells what happens, and how the last telling went."""
+        found: list[dict[str, Any]] = self._document("GET", "/webhooks.json")["webhooks"]
+        return found
+
+    def add_webhook(self, url: str) -> dict[str, Any]:
+        """Tell an address; the secret that signs is in the answer, this once."""
+        found: dict[str, Any] = self._document("POST", "/webhooks", {"url": url})
+        return found
+
+    def remove_webhook(self, id: str) -> None:
+        """Tell it no more."""
+        self.ask("DELETE", f"/webhooks/{quote(id, safe='')}")
 
     def head(self) -> Head:
         """Where the journal ends that was copied here, or else the one of the service."""

@@ -24,11 +24,11 @@ from threading import Event, Thread
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy import exc
 
 from verax.errors import ConflictError, LedgerError, VeraxError
 from verax.ledger import Ledger
 from verax.rounds import Rounds
+from verax.service.webhooks import Hooks, refusing_database
 
 LEASE, POLL, TRIES = 20.0, 0.2, 3
 SETTLE, VERIFY = "settle", "verify"
@@ -79,14 +79,14 @@ class Queue:
 
     @contextmanager
     def _writing(self) -> Iterator[sa.Connection]:
-        with _refusing(), self._engine.begin() as connection:
+        with refusing_database(), self._engine.begin() as connection:
             yield connection
 
     def get(self, kind: str, round: str) -> Job | None:
         """How far something is that was asked for."""
         t = _table.c
         query = sa.select(t.kind, t.round, t.state, t.reason).where(t.kind == kind, t.round == round)
-        with _refusing(), self._engine.execution_options(reading=True).connect() as connection:
+        with refusing_database(), self._engine.execution_options(reading=True).connect() as connection:
             row = connection.execute(query).first()
         return None if row is None else Job(*row)
 
@@ -94,13 +94,13 @@ class Queue:
         """Every job of a kind, by its round."""
         t = _table.c
         query = sa.select(t.kind, t.round, t.state, t.reason).where(t.kind == kind)
-        with _refusing(), self._engine.execution_options(reading=True).connect() as connection:
+        with refusing_database(), self._engine.execution_options(reading=True).connect() as connection:
             return {row.round: Job(*row) for row in connection.execute(query)}
 
     def counted(self) -> dict[str, int]:
         """How many jobs are in each state."""
         query = sa.select(_table.c.state, sa.func.count()).group_by(_table.c.state)
-        with _refusing(), self._engine.execution_options(reading=True).connect() as connection:
+        with refusing_database(), self._engine.execution_options(reading=True).connect() as connection:
             there = {state: int(count) for state, count in connection.execute(query)}
         return dict.fromkeys(("queued", "running", "done", "failed"), 0) | there
 
@@ -121,7 +121,7 @@ class Queue:
         """The oldest job that nobody is at, for this worker; one that broke too many workers fails."""
         t, now = _table.c, self._clock()
         free = sa.or_(t.state == "queued", sa.and_(t.state == "running", t.until < now))
-        with _refusing(), self._engine.execution_options(reading=True).connect() as connection:
+        with refusing_database(), self._engine.execution_options(reading=True).connect() as connection:
             if connection.execute(sa.select(t.kind).where(free, t.until < now).limit(1)).first() is None:
                 return None  # without a turn at writing, which others may need
         query = sa.select(t.kind, t.round, t.tries).where(free, t.until < now).order_by(t.asked).limit(1)
@@ -164,15 +164,6 @@ class Queue:
             connection.execute(_table.update().where(*mine).values(**values))
 
 
-@contextmanager
-def _refusing() -> Iterator[None]:
-    try:
-        yield
-    except (exc.DBAPIError, exc.TimeoutError) as error:
-        reason = str(getattr(error, "orig", None) or error).splitlines()[0].strip()
-        raise LedgerError(f"the database refused ({reason}); nothing was recorded, mend it and try again") from error
-
-
 def _settle(rounds: Rounds, round: str) -> list[str]:
     rounds.settle(round)
     return []
@@ -211,11 +202,12 @@ def perform(rounds: Rounds, queue: Queue, job: Job, worker: str) -> None:
     queue.end(job.kind, job.round, worker, "; ".join(problems) or None)
 
 
-def work(url: str, keys: str | None, worker: str, stop: Stop, parent: int) -> None:
-    """A worker's life: take what waits, until told to stop or left alone."""
+def work(url: str, keys: str | None, private: bool, worker: str, stop: Stop, parent: int) -> None:
+    """A worker's life: take what waits, and tell webhooks what is new, until told to stop or left alone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever started it says when to stop
     rounds = Rounds(Ledger.open(url, create=False, keys=keys))
     queue = Queue(rounds.ledger)
+    Thread(target=_tell, args=(Hooks(rounds.ledger, private=private), stop), daemon=True).start()
     while not stop.wait(POLL) and os.getppid() == parent:
         try:
             while (job := queue.take(worker)) is not None:
@@ -225,11 +217,20 @@ def work(url: str, keys: str | None, worker: str, stop: Stop, parent: int) -> No
             time.sleep(1.0)
 
 
+def _tell(hooks: Hooks, stop: Stop) -> None:
+    """Beside the jobs: an address that answers slowly keeps nobody waiting but itself and other addresses."""
+    while not stop.wait(POLL):
+        try:
+            hooks.tell()
+        except LedgerError as error:
+            _log.warning("webhooks wait for the database: %s", error)
+
+
 class Worker:
     """The process that does the jobs, started again whenever it dies."""
 
-    def __init__(self, url: str, keys: str | None, queue: Queue) -> None:
-        self._url, self._keys, self._queue = url, keys, queue
+    def __init__(self, url: str, keys: str | None, private: bool, queue: Queue) -> None:
+        self._place, self._queue = (url, keys, private), queue
         self._context = multiprocessing.get_context("spawn")
         self._stop, self._name = self._context.Event(), ""
         self._over = Event()
@@ -254,7 +255,7 @@ class Worker:
     def _watch(self) -> None:
         while not self._over.is_set():
             self._name = secrets.token_hex(8)
-            arguments = self._url, self._keys, self._name, self._stop, os.getpid()
+            arguments = *self._place, self._name, self._stop, os.getpid()
             self.process = self._context.Process(target=work, args=arguments, daemon=True)
             self.process.start()
             while self.process.is_alive() and not self._over.wait(POLL):

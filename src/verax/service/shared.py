@@ -22,6 +22,7 @@ from verax.service.access import Guard, Sessions
 from verax.service.follow import Follower, Watch
 from verax.service.gate import Limits, Meters
 from verax.service.queue import SETTLE, VERIFY, Job, Queue, Worker
+from verax.service.webhooks import Hooks
 
 OPERATOR_TOKEN = "token"
 _MOST_INVITATIONS = 1000
@@ -41,6 +42,7 @@ class Settings:
     keys: str | None = None
     operators: tuple[str, ...] = ()  # public keys, beside the one in the folder of keys
     limits: Limits = field(default_factory=Limits)
+    private_webhooks: bool = False  # whether webhooks may be told within private networks
     works: bool = True  # whether a process for what takes long is started
 
 
@@ -81,6 +83,13 @@ class Cosignature(wire.Document):
     lines: tuple[str, ...]
 
 
+@dataclass(frozen=True)
+class Told(wire.Document):
+    """An address that is to be told what happens."""
+
+    url: str
+
+
 class Service:
     """What the handlers share."""
 
@@ -91,7 +100,9 @@ class Service:
         token = ledger.keys.keep(OPERATOR_TOKEN, secrets.token_urlsafe(32) + "\n")
         self.guard = Guard({ledger.keys.key("operator").public, *settings.operators}, token.strip())
         self.meters = Meters()
-        self.worker = Worker(settings.url, settings.keys, self.queue) if settings.works else None
+        place = settings.url, settings.keys, settings.private_webhooks
+        self.worker = Worker(*place, self.queue) if settings.works else None
+        self.hooks = Hooks(ledger, private=settings.private_webhooks)
         self._writers, self._readers = anyio.CapacityLimiter(1), anyio.CapacityLimiter(_READERS)
         self._shown: dict[str, tuple[Head, bytes]] = {}
         self.sessions, self.watch = Sessions(), Watch(partial(self.read, self.snapshot))
