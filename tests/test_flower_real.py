@@ -202,6 +202,22 @@ def test_a_superlink_and_three_supernodes_on_loopback(place):
     assert earned["client 2"] == 0 < min(earned["client 0"], earned["client 1"])
 
 
+def test_four_supernodes_examine_one_another_and_are_paid_once(place):
+    link = f"127.0.0.1:{place.port}"
+    connected(place, f'address = "{link}"\ninsecure = true')
+    place.start("flower-superlink", "--insecure", "--host", "127.0.0.1", "--port", str(place.port))
+    answers(place.port)
+    for number in range(4):
+        supernode(place, number, "--insecure")
+    place.flwr("run", ".", "here", "--stream", "--run-config", "clients=4 riders='3' protocol='exam'")
+    assert completed(place)
+    earned = paid(place, [f"client {i}" for i in range(4)], "federation-exam")
+    assert earned.pop("client 3") == 0 < min(earned.values()) and sum(earned.values()) <= 10_000
+    rounds = Rounds(Ledger.open(str(place.app / "paid" / "rounds.db")))
+    assert len(rounds.sat("federation-exam")) == 3
+    assert all(len(sat.judgements) == 4 for sat in rounds.sat("federation-exam"))
+
+
 def test_authenticated_supernodes_are_named_by_their_keys_and_a_stranger_is_not_let_in(place):
     authority, certificate, key = certificates(place.folder)
     connected(place, f'address = "127.0.0.1:{place.port}"\nroot-certificates = "{authority}"')

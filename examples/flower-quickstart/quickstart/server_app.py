@@ -11,6 +11,7 @@ from flwr.supercore import log
 
 from quickstart.task import CLASSES, digits, initial, probabilities
 from verax.adapters.flower import PaidStrategy, Payroll
+from verax.federation import Sitting
 
 app = ServerApp()
 
@@ -24,14 +25,19 @@ def main(grid: Grid, context: Context) -> None:
     out = Path(str(config["out"])).resolve()
     out.mkdir(parents=True, exist_ok=True)
     log(INFO, "The ledger and the pages go to %s", out)
-    clients = int(config["clients"])
+    clients, examines = int(config["clients"]), config["protocol"] == "exam"
     strategy = PaidStrategy(
         FedAvg(fraction_evaluate=0.0, min_train_nodes=clients, min_available_nodes=clients),
         pool,
         probabilities,
         CLASSES,
         protocol=str(config["protocol"]),
-        payroll=Payroll(str(out / "rounds.db"), budget=str(config["budget"])),
+        payroll=Payroll(
+            str(out / "rounds.db"),
+            budget=str(config["budget"]),
+            full_marks=str(config["full-marks"]) if examines else None,
+        ),
+        exam=Sitting(members=True) if examines else None,
         identity=numbered(grid, clients) if config["names"] == "numbers" else None,
         pages=out,
     )
@@ -46,6 +52,8 @@ def main(grid: Grid, context: Context) -> None:
         num_rounds=int(config["num-server-rounds"]),
         evaluate_fn=accuracy,
     )
+    if examines:
+        strategy.referee.pay_exam()
     (out / "paid.txt").write_text("\n\n".join(outcome.table() for outcome in strategy.outcomes) + "\n")
 
 
