@@ -739,7 +739,8 @@ def said_features():
 
 
 RULES = {"plain": "plain", "every": "`every`", "peers": "peers' innovations", "exam, most 2": "**exam**", "trusted": "trusted examiners",
-         "median": "median of examiners", "fresh": '`own_past="public"`', "gold 500": "500 gold labels", "gold 2000": "2,000 gold"}  # fmt: skip
+         "median": "median of examiners", "fresh": '`own_past="public"`', "signed": "exam, signed", "gold 500": "500 gold labels",
+         "gold 2000": "2,000 gold", "adds": "the labels apart themselves, gated"}  # fmt: skip
 
 
 def exam_rules_table():
@@ -768,6 +769,45 @@ def exam_riders_table():
     rules = ("plain", "every", "peers", "exam, most 2", "fresh", "adds")
     rows = [[name, *(of_worst(pay[rule]["riders"][name]) for rule in rules)] for name in pay["every"]["riders"]]
     return table(["reply", *(RULES[rule] for rule in rules[:-1]), "what it adds"], rows)
+
+
+def said_ranked():
+    """What no rule that is paid for what replies add can exceed, and what is reached."""
+    pay = results("exam")["pay"]
+    gate, signed, most = (
+        pay[r]["members"]["rank agreement with adds, everybody"] for r in ("exam, most 2", "signed", "adds")
+    )
+    true = pay["adds"]["members"]["rank agreement with accuracy, members"]
+    assert (
+        gate < 0.85 < signed and most < 0.86 and true < pay["every"]["members"]["rank agreement with accuracy, members"]
+    )
+    return (
+        f"Signed pay ranks all replies at {signed:.2f}, the gate at {gate:.2f}: who has nothing then has one pay, 0, "
+        f"and even a gate on the labels apart themselves ranks at {most:.2f} by what those labels say. With the accuracy of "
+        f"members' replies those labels themselves rank at {true:.2f}, so that "
+        f"{pay['every']['members']['rank agreement with accuracy, members']:.2f}, which `every` has, is not to be had by "
+        "paying for what a reply adds"
+    )
+
+
+def exam_members_table():
+    found, rows = results("exam_members")["liars"], []
+    for lie in dict.fromkeys(key.split(",")[0] for key in found):
+        cells = [found[f"{lie}, {over}"] for over in ("mean", "median", "trusted")]
+        kept = [f"{c['kept']['mean']:.0f} % [{c['kept']['min']:.0f}]" for c in cells]
+        rows.append(
+            [lie, *kept, *(of_worst(c["liars"]) for c in cells[1:]), of_worst(cells[1]["no information"], ".1f")]
+        )
+    head = [
+        "liars of 10",
+        "mean",
+        "median",
+        "trusted",
+        "liars' own, median",
+        "liars' own, trusted",
+        "no information, median",
+    ]
+    return table(head, rows)
 
 
 def exam_few_table():

@@ -27,7 +27,8 @@ RULES = {
     "peers": "peers' innovations, no labels", "exam, most 2": "exam", "exam, most 1": "exam, clipped at the middle",
     "exam, most 1e+09": "exam, not clipped", "median": "exam, median of examiners",
     "trusted": "exam, trusted examiners", "fresh": "exam, `own_past=\"public\"`",
-    "gold 500": "500 gold labels", "gold 2000": "2,000 gold labels", "adds": "what it adds on labels apart",
+    "signed": "exam, signed", "gold 500": "500 gold labels", "gold 2000": "2,000 gold labels",
+    "adds": "what it adds on labels apart",
 }  # fmt: skip
 GROUPS = {"no information": NOTHING, "self-training": SELF, "a tenth, ten images": SOME[:2], "replay": SOME[2:]}
 
@@ -62,6 +63,8 @@ def pay(world, rule):
     """What everybody is paid in a world by a rule, in its own units."""
     if rule in ("median", "trusted"):
         return together(world["no liars"], rule)
+    if rule == "signed":
+        return np.array(world["exam, most 2"]["score"])
     found = world[rule]
     return np.array(found["paid"]) if "paid" in found else gated(found["score"], found["stderr"])
 
@@ -91,7 +94,7 @@ def paid(worlds):
 def members(worlds, rule, shares):
     """What gates leave members, how many have nothing, and whom pay ranks as labels apart and accuracy do."""
     found = {"unpaid": over_worlds([(s[:MEMBERS] == 0).mean() for s in shares])["mean"]}
-    if rule not in ("plain", "every"):
+    if rule not in ("plain", "every", "signed"):
         got = [pay(w, rule)[:MEMBERS].sum() for w in worlds]
         score = [np.maximum(np.array((w.get(rule) or w["exam, most 2"])["score"])[:MEMBERS], 0).sum() for w in worlds]
         found["kept"] = float(np.mean(np.array(got) / np.array(score)))
@@ -191,6 +194,7 @@ def checked(numbers):
     assert max(exam["riders"][n]["mean"] for n in NOTHING) <= 2
     assert exam["groups"]["self-training"]["mean"] <= 10 < every["groups"]["self-training"]["mean"]
     assert exam["members"]["kept"] >= 0.95 and exam["members"]["unpaid"] <= 0.1
+    assert numbers["pay"]["signed"]["members"]["rank agreement with adds, everybody"] >= 0.85
     for cell in numbers["signed"].values():
         assert abs(cell["no information"]) <= 5
     for liars in (2, 4):

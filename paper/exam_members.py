@@ -1,6 +1,6 @@
 """Members examine one another through Flower, and some of them lie: what the honest keep, what liars and riders have.
 
-    python paper/exam_members.py --play LIES.json --data HALVED.npz      the runs; HALVED.npz as exam_worlds.py prepares it
+    python paper/exam_members.py --play LIES.json --data HALVED.npz      the runs, on what exam_worlds.py prepares
     python paper/exam_members.py                                         the table, from the runs that were recorded
 
 MNIST at half its side, IID and Dirichlet 0.3, five seeds; ten members with 300 to 1,000 images and a network of one
