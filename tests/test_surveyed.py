@@ -21,12 +21,13 @@ from verax.errors import ConflictError, InputError, LedgerError
 from verax.keys import Key
 from verax.ledger import Ledger
 from verax.market import draw, market
-from verax.rounds import Rounds, Spec, Submission, settlement, transcript_of
+from verax.rounds import Reveal, Rounds, Spec, Submission, settlement, transcript_of
 
 N = 60
 TASKS = tuple(f"t{n:02}" for n in range(N))
 TRUTH = np.random.default_rng(1).integers(0, 2, N)
-SPEC = Spec("r", TASKS, ("no", "yes"), "100.00", kind="survey", places=5, weight=2.0)
+SPEC = Spec("r", TASKS, ("no", "yes"), "100.00", kind="survey", places=5, weight=2.0,
+            sealing="commit", reveal_hours=1.0, deposit="1.00")  # fmt: skip
 HYBRID = dataclasses.replace(SPEC, kind="hybrid", truth=tuple(int(y) if n < 20 else -1 for n, y in enumerate(TRUTH)))
 SECRET = "5ec2e7" * 8
 STEPS = ("ann", 0.6), ("bob", 0.75), ("ann", 0.9)
@@ -56,8 +57,13 @@ def played(rounds, spec=SPEC, steps=STEPS, surveyed=SURVEYED):
         rounds.fund("r", spec.stake, agent=name)
         rounds.submit("r", name, report(labels_of(name, accuracy)))
     for name, accuracy in surveyed:
+        rounds.fund("r", spec.held, agent=name)
         rounds.submit("r", name, report(labels_of("s" + name, accuracy)), survey=True)
     rounds.seal("r")
+    for name, accuracy in steps:
+        rounds.reveal("r", name, report(labels_of(name, accuracy)))
+    for name, accuracy in surveyed:
+        rounds.reveal("r", name, report(labels_of("s" + name, accuracy)))
     return rounds.settle("r")
 
 
@@ -78,7 +84,11 @@ def in_cents(level):
 
 
 def seed_of(rounds):
-    return hashlib.sha256(f"{rounds.show('r')['root']}:{SECRET}".encode()).hexdigest()
+    """By hand: the root, the secret and all that was shown, each of which somebody else knew first."""
+    with rounds.ledger.reading() as journal:
+        nonces = sorted(shown["nonce"] for shown in journal.said("r", "reveal"))
+    chance = hashlib.sha256(json.dumps(nonces, separators=(",", ":")).encode()).hexdigest()
+    return hashlib.sha256(f"{rounds.show('r')['root']}:{SECRET}:{chance}".encode()).hexdigest()
 
 
 def test_a_survey_round_pays_what_algorithm_2_says(rounds):
@@ -145,6 +155,16 @@ def test_with_the_truth_of_every_task_a_hybrid_is_closed_by_the_truth():
             market(path, hybrid=True, **missing)
 
 
+def test_a_part_that_no_step_answers_counts_nothing_in_a_hybrid():
+    unknown = np.arange(N) >= 20
+    labels = np.where(unknown, labels_of("ann", 0.8), -1)
+    path = verax.market.Submissions.of([labels], owners=["ann"], tasks=TASKS, classes=("no", "yes"))
+    eve = survey_of(SURVEYED[3:])
+    half = market(path, truth=np.where(unknown, -1, TRUTH), survey=eve, hybrid=True)
+    alone = market(path, truth=np.where(unknown, eve.labels[0], -1))
+    assert half.final == pytest.approx(alone.final * 40 / N, abs=1e-12)
+
+
 def test_the_command_closes_a_hybrid_market(tmp_path):
     labels = {name: labels_of(name, 0.8) for name in ("ann", "bob")}
     steps = [f"{n},{t},{name},{k}\n" for n, name in enumerate(labels) for t, k in zip(TASKS, labels[name], strict=True)]
@@ -167,11 +187,16 @@ def test_lambda_is_what_the_market_pays_for_what_the_survey_pays_one_for(rounds)
     assert sum(found.amounts.values()) <= 10_000
 
 
-def test_who_is_in_both_is_drawn_from_only_where_the_round_says_so(rounds):
-    found = played(rounds, dataclasses.replace(SPEC, keep_both=True))
-    names = [name for name, _ in SURVEYED]
-    assert found.scores.survey.drawn == names[draw(seed_of(rounds), 4)] and found.scores.survey.excluded == ()
-    assert found.scores.survey.bound is not None
+def test_who_is_in_both_is_drawn_from_only_where_the_round_says_so():
+    steps = [(name, {"labels": labels_of(name, accuracy).tolist()}) for name, accuracy in STEPS]
+    answers = [(name, {"labels": labels_of("s" + name, x).tolist(), "survey": True}) for name, x in SURVEYED]
+    for spec in (SPEC, dataclasses.replace(SPEC, keep_both=True)):
+        found = [settlement(spec, [*steps, *answers], SECRET, root).scores.survey for root in map(str, range(40))]
+        names = [name for name, _ in SURVEYED if spec.keep_both or name != "ann"]
+        assert [s.drawn for s in found] == [names[draw(s.seed, len(names))] for s in found]
+        assert {s.drawn for s in found} == {*names}
+        assert all((s.bound is not None) == spec.keep_both for s in found)
+        assert all(s.excluded == (() if spec.keep_both else ("ann",)) for s in found)
 
 
 def test_a_later_copy_of_a_survey_is_neither_paid_nor_drawn():
@@ -193,15 +218,16 @@ def test_a_later_copy_of_a_survey_is_neither_paid_nor_drawn():
 def test_the_survey_has_so_many_places_and_its_last_answer_counts(rounds):
     rounds.open(SPEC)
     for n in range(5):
+        rounds.fund("r", 100, agent=f"a{n}")
         rounds.submit("r", f"a{n}", report(labels_of("a", 0.8)), survey=True)
     with pytest.raises(ConflictError, match="the 5 places of the survey"):
         rounds.submit("r", "late", report(labels_of("l", 0.8)), survey=True)
     first = rounds.submit("r", "a0", report(labels_of("b", 0.8)), survey=True)
     assert rounds.submit("r", "a0", report(labels_of("b", 0.8)), survey=True) == first
-    with pytest.raises(LedgerError, match="'agent:a0' has 0 EUR to spend"):
+    with pytest.raises(LedgerError, match="'agent:a0' has 0 EUR to spend"):  # its deposit is held once
         rounds.submit("r", "a0", report(labels_of("b", 0.8)))  # a step of the market has its stake
     assert rounds.ledger.verify() == []
-    rounds.open(dataclasses.replace(SPEC, round="batch", kind="batch", places=None, weight=None))
+    rounds.open(dataclasses.replace(SPEC, round="batch", kind="batch", places=None, weight=None, deposit=None))
     with pytest.raises(ConflictError, match="'batch' is a batch round and has no survey"):
         rounds.submit("batch", "ann", report(labels_of("a", 0.8)), survey=True)
 
@@ -253,17 +279,38 @@ def test_a_survey_round_that_could_not_be_settled_is_not_opened(rounds, change, 
 
 
 @pytest.mark.parametrize("spec", [SPEC, HYBRID], ids=["survey", "hybrid"])
-def test_answers_that_say_nothing_do_not_keep_anybody_from_being_paid(rounds, spec):
-    """A survey of which nothing can be opened is not drawn; where none can be, the market pays nothing and ends."""
+@pytest.mark.parametrize("content", [{"labels": "none"}, {"labels": [9] * N}, {}, {"labels": [0, 1]}])
+def test_answers_that_say_nothing_do_not_keep_anybody_from_being_paid(rounds, spec, content):
+    """A survey of which nothing can be read is not drawn; where none can be, the market pays nothing and ends."""
     rounds.open(spec, secret=SECRET)
     rounds.fund("r"), rounds.fund("r", spec.stake, agent="ann")
     rounds.submit("r", "ann", report(labels_of("ann", 0.8)))
-    for name in ("eve", "mal"):
-        key = Key.new()
-        made = Submission.of(rounds.public_record("r"), name, 1, {"labels": "none"}, key, survey=True)
-        rounds.take(made)
+    keys = {name: Key.new() for name in ("eve", "mal")}
+    for name, key in keys.items():
+        rounds.fund("r", spec.held, agent=name)
+        rounds.take(Submission.of(rounds.public_record("r"), name, 1, content, key, survey=True))
     rounds.seal("r")
+    rounds.reveal("r", "ann", report(labels_of("ann", 0.8)))
+    for name, key in keys.items():
+        rounds.take_reveal(Reveal.of(rounds.public_record("r"), name, content, key))
     assert rounds.settle("r").amounts == {"ann": 0, "eve": 0, "mal": 0} and rounds.verify("r") == []
+
+
+def test_a_step_is_no_answer_to_the_survey_by_what_is_sealed_in_it(rounds):
+    """Content that calls itself an answer would be paid as one, beyond the places that the budget covers."""
+    rounds.open(SPEC, secret=SECRET)
+    eve, content = Key.new(), {"labels": labels_of("eve", 0.9).tolist(), "survey": True}
+    rounds.fund("r"), rounds.fund("r", SPEC.stake, agent="eve")
+    for name in ("cy", "di"):
+        rounds.fund("r", SPEC.held, agent=name)
+        rounds.submit("r", name, report(labels_of("s" + name, 0.8)), survey=True)
+    rounds.take(Submission.of(rounds.public_record("r"), "eve", 1, content, eve))
+    rounds.seal("r")
+    for name in ("cy", "di"):
+        rounds.reveal("r", name, report(labels_of("s" + name, 0.8)))
+    rounds.take_reveal(Reveal.of(rounds.public_record("r"), "eve", content, eve))
+    found = rounds.settle("r")
+    assert [step.agent for step in found.scores.payments] == ["eve"] and found.scores.survey.agents == 2
 
 
 answers = st.lists(st.sampled_from([-1, 0, 1]), min_size=12, max_size=12)
@@ -280,7 +327,8 @@ def test_whatever_is_handed_in_is_settled_within_the_budget(handed, rule, kind, 
     truth = tuple(int(n % 2) if n < known or kind == "market" else -1 for n in range(12))
     surveyed = kind in ("survey", "hybrid")
     spec = Spec("r", TASKS[:12], ("no", "yes"), "10.00", kind=kind, rule=rule[0], sign=rule[1], min_tasks=2,
-                places=3 if surveyed else None, keep_both=keep_both and surveyed,
+                places=3 if surveyed else None, sealing="commit", reveal_hours=1.0,
+                deposit="0.01", keep_both=keep_both and surveyed,
                 truth=truth if kind != "survey" else None)  # fmt: skip
     standing = {}
     steps = []
@@ -305,13 +353,19 @@ def test_the_commands_run_a_survey_round(tmp_path: Path, monkeypatch):
         rows = "".join(f"{t},{('no', 'yes')[k]}\n" for t, k in zip(TASKS, labels_of(name, 0.85), strict=True))
         Path(f"{name}.csv").write_text("task,label\n" + rows)
     asked = "--tasks", "tasks.csv", "--classes", "no,yes", "--budget", "100.00", "--kind", "survey", "--places", "4"
-    assert command("round", "open", "r", *asked, "--lambda", "0.5", "--scale", "10.00").exit_code == 0
+    drawn = "--sealing", "commit", "--reveal-hours", "1", "--deposit", "1.00"
+    opened = command("round", "open", "r", *asked, "--lambda", "0.5", "--scale", "10.00", *drawn)
+    assert opened.exit_code == 0, opened.stderr
     assert command("round", "fund", "r").exit_code == 0
     assert command("round", "fund", "r", "--agent", "ann", "--amount", "10.00").exit_code == 0
     assert command("round", "submit", "r", "ann.csv", "--agent", "ann").exit_code == 0
     for name in ("cy", "di"):
+        assert command("round", "fund", "r", "--agent", name, "--amount", "1.00").exit_code == 0
         assert command("round", "submit", "r", f"{name}.csv", "--agent", name, "--survey").exit_code == 0
     assert command("round", "seal", "r").exit_code == 0
+    assert "may show what they committed to until" in command("round", "settle", "r").stderr
+    for name in ("ann", "cy", "di"):
+        assert command("round", "reveal", "r", f"{name}.csv", "--agent", name).exit_code == 0
     settled = json.loads(command("round", "settle", "r").stdout)
     assert settled["scores"]["survey"]["drawn"] in ("cy", "di") and settled["amounts"]["cy"] > 0
     assert command("round", "verify", "r", "--agent", "ann").stdout.strip().endswith("equal")

@@ -2,7 +2,8 @@
 
     VeraxError                exit_code 2, status 400
     ├── InputError            status 422   a file or an array is not what it should be
-    │   └── ModelError        status 422   a model that cannot be run, or whose answers are none
+    │   ├── ModelError        status 422   a model that cannot be run, or whose answers are none
+    │   └── UnscoredError     status 422   nobody has said enough to be scored beside anybody
     ├── OptionError           status 400   options that do not go together
     ├── LedgerError           status 503   the ledger refuses, or its database cannot be used
     │   ├── ConflictError     status 409   the same key with other content, or a step out of turn
@@ -39,6 +40,10 @@ class InputError(VeraxError):
 
 class ModelError(InputError):
     """A model that cannot be run, or whose answers are none: whoever made it has to bear that, and nobody else."""
+
+
+class UnscoredError(InputError):
+    """Nobody has said enough to be scored beside anybody: files of different tasks, or reports that say nothing."""
 
 
 class OptionError(VeraxError):

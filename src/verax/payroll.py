@@ -187,7 +187,7 @@ class Payroll:
     def reports_in(self, round: str) -> Reports:
         """The reports that a settled round of the ledger was paid by, without those that had no part in it."""
         with self.rounds.ledger.reading() as journal:
-            spec, taken, _, _ = transcript_of(journal, round, self.rounds.ledger.keys)
+            spec, taken, *_ = transcript_of(journal, round, self.rounds.ledger.keys)
         left_out = {*spec.unpaid, *spec.references}
         return reports_of(spec, [(agent, content) for agent, content in taken if agent not in left_out])
 

@@ -18,7 +18,7 @@ from verax.keys import OPERATOR, Key
 from verax.log import Checkpoint, Continuation, NoteKey, Proof
 from verax.recorded import RecordedRound
 from verax.reports import Reports
-from verax.sealed import Submission
+from verax.sealed import Submission, nonce_by
 from verax.spec import Spec
 from verax.transcript import commitment, content_of
 
@@ -40,7 +40,8 @@ def receipt_of(
     it: before settlement whoever has it can try reports until one fits.
     """
     entry = _submission_of(this, agent, number)
-    asked = {name: this.opened["spec"][name] for name in ("round", "tasks", "classes", "rule")}
+    spec = this.opened["spec"]
+    asked = {name: spec[name] for name in ("round", "tasks", "classes", "rule", "sealing") if name in spec}
     beside: dict[str, Any] = {"asked": asked, "digest": this.opened["digest"], "operator": this.opened.get("operator")}
     if found := nonce or _nonce_in(this, entry, opened):
         beside["nonce"] = found
@@ -127,7 +128,7 @@ def report_finding(proof: Proof, report: Reports, signer: Key | None = None) -> 
     agent, content = said["body"]["agent"], content_of(report, asked)
     nonce = proof.beside.get("nonce")
     if signer is not None:
-        nonce = signer.mark([proof.beside.get("digest"), agent, content])
+        nonce = nonce_by({"digest": proof.beside.get("digest"), "spec": proof.beside["asked"]}, agent, content, signer)
     if nonce is None:
         raise InputError("the receipt has no nonce, so that no report can be compared; give the agent's key with sign=")
     bound = commitment(said["round"], agent, content, str(nonce))

@@ -11,13 +11,14 @@ from typing import Any
 from urllib.parse import quote
 
 from verax.answered import Answers, refuse_other_inputs
+from verax.beacon import beacon_time, randomness_of
 from verax.errors import ConflictError, InputError, LedgerError, NotFoundError
 from verax.examined import Sat
 from verax.keys import OPERATOR, Key, Keyring, is_signed
 from verax.ledger import HOUSE, Entry, Journal, Transfer
-from verax.sealed import Submission, spec_of, with_truth
+from verax.sealed import Submission, shown_content, spec_of, with_truth
 from verax.spec import FIRST, Spec, digest_of
-from verax.transcript import Content, Settlement, commitment, nonce_of, nothing_said, reports_of
+from verax.transcript import Content, Settlement, Transcript, commitment, nonce_of, nothing_said, reports_of
 
 TRANSITIONS: dict[tuple[str, str], str] = {
     ("none", "open"): "open",
@@ -25,6 +26,7 @@ TRANSITIONS: dict[tuple[str, str], str] = {
     ("open", "invite"): "open",
     ("open", "submit"): "open",
     ("open", "seal"): "sealed",
+    ("sealed", "reveal"): "sealed",
     ("sealed", "score"): "scored",
     ("scored", "settle"): "settled",
     ("open", "void"): "void",
@@ -32,7 +34,6 @@ TRANSITIONS: dict[tuple[str, str], str] = {
 }
 _MOVES = {"moves": "signed"}  # what an operator's transfers are, since there are rounds that say so
 LATEST_FIRST = ("settle", "score", "void", "seal", "open")  # the steps that leave a record
-Transcript = tuple[Spec, list[tuple[str, Content]], str, str]
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,7 @@ class RecordedRound:
     def steps(self) -> dict[str, Entry]:
         """The records of its steps, by name, but what it asks where that is known: it may be large."""
         known = ("open",) if self.name in self.asked else ()
-        ids = [f"{self.name}:{step}" for step in (*LATEST_FIRST, "answers", "secret") if step not in known]
+        ids = [f"{self.name}:{step}" for step in (*LATEST_FIRST, "answers", "secret", "beacon") if step not in known]
         return {e.id.removeprefix(f"{self.name}:"): e for e in self.journal.among(*ids)}
 
     def said(self, step: str) -> Any:
@@ -216,6 +217,9 @@ class RecordedRound:
                 signature = whole.pop("signature", "")
                 if not is_signed([self.name, step, whole], operator, signature):
                     yield f"the step {step} of round {self.name!r} is not signed by the operator who opened it"
+        beacon, sealed = self.spec.beacon, self.steps.get("seal")
+        if beacon is not None and sealed is not None and str(sealed.at) >= beacon_time(beacon).isoformat():
+            yield f"round {self.name!r} was sealed when beacon {beacon} was known, and what it draws could be chosen"
         count: dict[str, int] = defaultdict(int)
         holders: dict[str, str] = {}
         for entry in self.journal.entries(self.name, "submit"):
@@ -264,16 +268,33 @@ class RecordedRound:
         if spec.asks is not None:
             answers = answers or self.answers
             spec = replace(spec, unpaid=(*spec.unpaid, *answers.problems))
-        opened = [(agent, self._content_of(body, secret, answers)) for agent, body in taken]
+        shown = self.revealed()
+        missing = [each for each in taken if self.spec.sealing and each[1]["commitment"] not in shown]
+        opened = [(each[0], self._content_of(each[1], secret, answers, shown)) for each in taken if each not in missing]
         if root != sealed.said["root"] or any(content is None for _, content in opened):
             raise LedgerError(f"the submissions of round {self.name!r} are not those that were sealed; nothing is paid")
-        return spec, [(a, c) for a, c in opened if c is not None], secret, root
+        said = [(agent, content) for agent, content in opened if content is not None]
+        withheld = [(agent, self.spec.is_market and not body.get("survey")) for agent, body in missing]
+        return Transcript(spec, said, secret, root, self.chance(shown), withheld)
+
+    def chance(self, shown: dict[str, Any]) -> str:
+        """What enters the draws and nobody knew before the sealing: the beacon, and every nonce that was shown."""
+        nonces = sorted(str(each["nonce"]) for each in shown.values())
+        beacon = [] if self.spec.beacon is None else [randomness_of(self.spec.beacon, self.said("beacon")["signature"])]
+        return digest_of([*beacon, *nonces]) if beacon or nonces else ""
+
+    def revealed(self) -> dict[str, Any]:
+        """What was shown of what was committed to, by commitment."""
+        if self.spec.sealing is None:
+            return {}
+        before = f"{self.name}:reveal:"
+        return {entry.id.removeprefix(before): entry.said for entry in self.journal.entries(self.name, "reveal")}
 
     def contents(self) -> list[tuple[str, Content | None]]:
         """What was handed in to an exam so far, opened with its secret."""
-        return [(agent, self._content_of(body, self.secret, None)) for agent, body in self.taken()]
+        return [(agent, self._content_of(body, self.secret, None, {})) for agent, body in self.taken()]
 
-    def _content_of(self, body: Any, secret: str, answers: Answers | None) -> Content | None:
+    def _content_of(self, body: Any, secret: str, answers: Answers | None, shown: Mapping[str, Any]) -> Content | None:
         """What was handed in; None where it is not what was committed to, by whoever keeps the journal."""
         agent = body["agent"]
         if "content" in body:
@@ -286,15 +307,19 @@ class RecordedRound:
             return None
         if answers is not None:
             return answers.content(self.spec, agent, found.commitment)
-        opened = found.opened(secret)
+        if self.spec.sealing is None:
+            content = (found.opened(secret) or (None,))[0]
+        elif (content := shown_content(self.opened, body, shown[found.commitment])) is None:
+            return None
         try:
-            assert opened is not None
-            check_content(self.spec, agent, opened[0])
+            assert content is not None
+            content = {name: held for name, held in content.items() if name != "survey"}  # its signature says so
+            check_content(self.spec, agent, content)
         except (AssertionError, InputError, KeyError, TypeError, ValueError):
             if self.spec.exam is not None:
                 return None  # signed by the operator, who has not recorded what it committed to
-            opened = nothing_said(self.spec), ""  # signed by its agent, who has to bear that it says nothing
-        return {**opened[0], "survey": True} if found.survey else opened[0]
+            content = nothing_said(self.spec)  # signed by its agent, who has to bear that it says nothing
+        return {**content, "survey": True} if found.survey else content
 
     def settled(self) -> Settlement | None:
         """What was settled, if it was."""

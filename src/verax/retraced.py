@@ -112,13 +112,13 @@ def _problems_at_the_end(this: RecordedRound, way: _Way) -> Iterator[str]:
 def settlement_problems(recorded: Settlement, due: Settlement, paid: Mapping[str, int]) -> list[str]:
     """Where what was paid, or was said to be paid and for which score, is not what the transcript gives."""
     found = [
-        f"agent {a!r} was paid {paid.get(a, 0)} and the transcript gives {due.amounts.get(a, 0)}"
-        for a in sorted({*due.amounts, *paid}) if paid.get(a, 0) != due.amounts.get(a, 0)
+        f"agent {a!r} was paid {paid.get(a, 0)} and the transcript gives {due.due.get(a, 0)}"
+        for a in sorted({*due.due, *paid}) if paid.get(a, 0) != due.due.get(a, 0)
     ]  # fmt: skip
-    if recorded.amounts != due.amounts and not found:
+    if (recorded.amounts, recorded.forfeits) != (due.amounts, due.forfeits) and not found:
         found.append("the settlement says other amounts than the transcript gives")
-    if (recorded.secret, recorded.root) != (due.secret, due.root):
-        found.append("the settlement names another secret or root than the round's")
+    if (recorded.secret, recorded.root, recorded.chance) != (due.secret, due.root, due.chance):
+        found.append("the settlement names another secret, root or chance than the round's")
     said, again = _numbers(recorded.scores), _numbers(due.scores)
     close = (math.isclose(said[k], again.get(k, math.nan), rel_tol=_EXACT, abs_tol=_EXACT) for k in said)
     if said.keys() != again.keys() or not all(close):

@@ -31,7 +31,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import quote
 
-from verax import admission, wire
+from verax import admission, revealing, wire
 from verax.admission import Admission, Admitted
 from verax.answered import (
     Answers,
@@ -40,25 +40,29 @@ from verax.answered import (
     is_said_again,
     refuse_other_inputs,
 )
+from verax.beacon import beacon_time, signature_in
 from verax.errors import ConflictError, InputError, LedgerError
 from verax.examined import Sat
 from verax.keys import Key, Keyring
-from verax.ledger import HOUSE, Entry, Head, Journal, Ledger, Transfer
+from verax.ledger import HOUSE, Entry, Head, Journal, Ledger
 from verax.log import Checkpoint, Proof
 from verax.models.prediction import Model, input_arrays
 from verax.receipts import receipt_of
-from verax.recorded import TRANSITIONS, RecordedRound, Transcript, check_content, opener_of_models, secret_name
+from verax.recorded import TRANSITIONS, RecordedRound, check_content, opener_of_models, secret_name
 from verax.reports import Reports
 from verax.retraced import course_problems, settlement_problems
-from verax.sealed import Submission, opened_record, opening_problems, spec_of
+from verax.revealing import Reveal
+from verax.sealed import Submission, nonce_by, opened_record, opening_problems, spec_of
 from verax.spec import Spec, digest_of
-from verax.transcript import Settlement, check_spec, commitment, content_of, settlement
+from verax.taking import take
+from verax.transcript import Settlement, Transcript, check_spec, commitment, content_of, settlement
 
 __all__ = [
     "TRANSITIONS",
     "Admission",
     "Admitted",
     "Receipt",
+    "Reveal",
     "Rounds",
     "Settlement",
     "Spec",
@@ -189,7 +193,7 @@ class Rounds:
             signed_by = signer or this.operator
             number = this.handed_in(agent) + 1
             made = Submission.of(this.opened, agent, number, content, signed_by, survey=survey)
-            return self._take(this, made, key, signed_by.mark([this.opened["digest"], agent, content]))
+            return self._take(this, made, key, nonce_by(this.opened, agent, content, signed_by))
 
     def stake(self, round: str, needed: Mapping[str, int]) -> dict[str, int]:
         """In an exam with signed pay, hold of every agent's account what is needed in all and not held yet.
@@ -233,49 +237,7 @@ class Rounds:
             return self._take(this, submission, key, "")
 
     def _take(self, this: RecordedRound, made: Submission, key: str | None, nonce: str) -> Receipt:
-        round, agent = made.round, made.agent
-        made.check_signature(this.opened)
-        mine = this.prefix_of(agent, made.survey).removeprefix(f"{round}:")
-        step = mine + (quote(key, safe="") if key else this.key_of(made))
-        known = this.journal.get(f"{round}:{step}")
-        if known is not None:
-            if known.said["commitment"] != made.commitment:
-                raise ConflictError(f"{step!r} was recorded before with other content; use another key")
-            return self._receipt(this, made, nonce, known)
-        this.require("submit")
-        if this.spec.deadline is not None and this.spec.is_closed(this.journal.now()):
-            raise ConflictError(f"the deadline of round {round!r} has passed; nothing is taken any more")
-        count = this.handed_in(agent)
-        if made.number != count + 1:
-            seen = f"{agent!r} has handed in {count} times and this is its number {made.number}"
-            raise ConflictError(f"{seen}; sign it anew as number {count + 1}")
-        if this.spec.quota is not None and count >= this.spec.quota:
-            raise ConflictError(f"{agent!r} has handed in {count} times, which is all that round {round!r} takes")
-        if this.spec.exam is None:
-            admission.admit(this, agent, made.key)
-        elif made.key != this.opened["operator"]:
-            raise ConflictError(f"round {round!r} is an exam, which its operator records; reply to the federation")
-        if made.survey:
-            self._take_place(this, agent)
-        elif this.spec.is_market:
-            hidden = f"agent:{agent}", this.escrow, this.spec.stake
-            this.journal.hold(Transfer(f"{round}:stake:{step}", *hidden, "stake", round, this.spec.currency))
-        entry = this.record(step, made.to_json(), "submit")
-        return self._receipt(this, made, nonce, entry)
-
-    @staticmethod
-    def _take_place(this: RecordedRound, agent: str) -> None:
-        """One of the places of a survey, of which the budget covers so many."""
-        if not this.spec.is_surveyed:
-            raise ConflictError(
-                f"round {this.name!r} is a {this.spec.kind} round and has no survey; hand in without survey="
-            )
-        if this.journal.count(this.name, "submit", this.prefix_of(agent, True)):
-            return
-        taken, places = this.journal.count(this.name, "surveyed"), this.spec.places or 0
-        if taken >= places:
-            raise ConflictError(f"the {places} places of the survey of round {this.name!r} are taken")
-        this.record(f"surveyed:{quote(agent, safe='')}", {"agent": agent}, "surveyed")
+        return self._receipt(this, made, nonce, take(this, made, key))
 
     @staticmethod
     def _receipt(this: RecordedRound, made: Submission, nonce: str, entry: Entry) -> Receipt:
@@ -291,6 +253,11 @@ class Rounds:
             this.require("seal")
             if spec.deadline is not None and not spec.is_closed(this.journal.now()):
                 raise ConflictError(f"round {round!r} takes submissions until {spec.deadline}; seal it after that")
+            if spec.beacon is not None and this.journal.now() >= beacon_time(spec.beacon):
+                raise ConflictError(
+                    f"beacon {spec.beacon} of round {round!r} came at {beacon_time(spec.beacon)}: what is sealed now "
+                    "could have been chosen by it; void the round"
+                )
             taken = this.taken()
             if missing := this.missing(taken):
                 raise ConflictError(f"round {round!r} has {missing}; wait, or void it")
@@ -302,6 +269,28 @@ class Rounds:
             this.journal.keep_checkpoint(this.operator)
             return entry
 
+    def reveal(self, round: str, agent: str, report: Reports, *, signer: Key | None = None) -> Entry:
+        """Show what an agent committed to, by the same report and key; where reports are sealed there is no need to."""
+        with self._writing(round) as this:
+            content = content_of(report, this.spec)
+            return revealing.reveal(this, Reveal.of(this.opened, agent, content, signer or this.operator))
+
+    def take_reveal(self, given: Reveal) -> Entry:
+        """The same, made elsewhere."""
+        with self._writing(given.round) as this:
+            return revealing.reveal(this, given)
+
+    def give_beacon(self, round: str, text: str) -> Entry:
+        """Record the beacon that a round waits for, as drand publishes it; what is not that one's is refused."""
+        with self._writing(round) as this:
+            number = this.spec.beacon
+            if number is None:
+                raise ConflictError(f"round {round!r} waits for no beacon; settle it without")
+            signature = signature_in(text, number)
+            if this.steps.get("beacon") is None:
+                this.require("score")
+            return this.record("beacon", {"number": number, "signature": signature})
+
     def settle(self, round: str, *, inputs: Any = None, jail: str = "strong") -> Settlement:
         """Score, pay and post, once; every later call gives the same answer.
 
@@ -312,6 +301,9 @@ class Rounds:
             if (known := this.settled()) is not None:
                 return known
             this.require("score")
+            revealing.check_revealed(this)
+            if (number := this.spec.beacon) is not None and "beacon" not in this.steps:
+                raise ConflictError(f"{round!r} waits for beacon {number}, of {beacon_time(number)}; give beacon=")
             transcript = this.transcript(answers)
         found = settlement(*transcript)  # after reading: it may take long, and an SQLite reader keeps writers waiting
         if answers is not None:
@@ -324,12 +316,12 @@ class Rounds:
                 this.record_signed("answers", answers.to_json())
             this.record_signed("score", {"settlement": found.to_json()})
             this.release_stakes()
-            for agent, amount in sorted(found.amounts.items(), key=lambda x: x[1]):  # losses come in, gains go out
+            for agent, amount in sorted(found.due.items(), key=lambda x: x[1]):  # losses come in, gains go out
                 if amount:
                     sides = this.escrow, f"agent:{agent}"
                     this.move(f"pay:{quote(agent, safe='')}", *(sides if amount > 0 else sides[::-1]), abs(amount))
             this.give_back()
-            this.record_signed("settle", {"paid": sum(found.amounts.values())})
+            this.record_signed("settle", {"paid": sum(found.due.values())})
             this.journal.keep_checkpoint(this.operator)
         return found
 
@@ -378,7 +370,7 @@ class Rounds:
                 "digest": opened["digest"], "secret_hash": opened["secret_hash"], "spec": spec,
                 "submissions": self._submissions(this),
                 "escrow": this.available(this.escrow), "root": sealed.said["root"] if sealed else None,
-                "settlement": settled, "head": this.journal.head().to_json(),
+                "settlement": settled, "head": this.journal.head().to_json(), **revealing.shown(this),
             }  # fmt: skip
 
     def head(self) -> Head:
@@ -440,7 +432,7 @@ class Rounds:
                 return []
             try:
                 paid, transcript = this.paid(), this.transcript()
-            except LedgerError as error:
+            except (InputError, LedgerError) as error:
                 return [str(error)]
         return settlement_problems(recorded, settlement(*transcript), paid)
 
@@ -448,7 +440,10 @@ class Rounds:
     def _problems_of(this: RecordedRound) -> list[str]:
         published = this.settlement_document["secret"] if this.state == "settled" else None
         problems = opening_problems(this.opened, published)
-        return problems or [*this.signature_problems(), *admission.admission_problems(this), *course_problems(this)]
+        return problems or [
+            *this.signature_problems(), *admission.admission_problems(this), *revealing.reveal_problems(this),
+            *course_problems(this),
+        ]  # fmt: skip
 
     def _course_problems(self, journal: Journal, round: str) -> list[str]:
         """What is wrong with any round, but for what it pays; without an opening there is none, and no money in it."""
@@ -464,7 +459,7 @@ class Rounds:
             if this.state != "settled":
                 raise ConflictError(f"round {round!r} is not settled; there is no payment to verify yet")
             posted, transcript = this.paid(), this.transcript()
-        due = settlement(*transcript).amounts
+        due = settlement(*transcript).due
         if agent not in due:
             raise InputError(f"agent {agent!r} has no submission in round {round!r}")
         return posted.get(agent, 0), due[agent]

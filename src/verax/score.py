@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from verax import wire
 from verax.copies import Groups
-from verax.errors import InputError
+from verax.errors import InputError, UnscoredError
 from verax.groups import groups_among
 from verax.kernels import Engine, Floats, engine
 from verax.mechanisms import pairwise as pairs
@@ -315,7 +315,7 @@ def finished(
         [] if isinstance(found, Alike) else [agent for agent, part in zip(agents, found, strict=True) if part is None]
     )
     if len(lost) == len(agents):
-        raise InputError(
+        raise UnscoredError(
             "no agent can be scored: none shares two tasks with a reference; "
             "check that the agents answered the same tasks"
         )

@@ -41,10 +41,10 @@ class Submission(wire.Document):
         cls, opened: Mapping[str, Any], agent: str, number: int, content: Content, key: Key, *, survey: bool = False
     ) -> Submission:
         """What `agent` hands in to a round, whose public record is `opened`."""
-        round = opened["spec"]["round"]
-        nonce = key.mark([opened["digest"], agent, content])
-        bound = commitment(round, agent, content, nonce)
-        hidden = seal({"content": content, "nonce": nonce}, opened["seal_to"], [round, agent])
+        round, nonce = opened["spec"]["round"], nonce_by(opened, agent, content, key)
+        bound, hidden = commitment(round, agent, content, nonce), ""
+        if not opened["spec"].get("sealing"):
+            hidden = seal({"content": content, "nonce": nonce}, opened["seal_to"], [round, agent])
         unsigned = cls(round, agent, number, bound, hidden, key.public, "", survey)
         return replace(unsigned, signature=key.sign(unsigned.signed_part(opened)))
 
@@ -65,6 +65,28 @@ class Submission(wire.Document):
             return None
         content, nonce = found["content"], str(found.get("nonce"))
         return (content, nonce) if commitment(self.round, self.agent, content, nonce) == self.commitment else None
+
+
+def nonce_by(opened: Mapping[str, Any], agent: str, content: Content, key: Key) -> str:
+    """The nonce of a commitment that only this key makes; where it will be shown, bound to round and key besides."""
+    hidden = hidden_nonce(opened, agent, content, key)
+    return _bound(opened, key.public, hidden) if opened["spec"].get("sealing") else hidden
+
+
+def hidden_nonce(opened: Mapping[str, Any], agent: str, content: Content, key: Key) -> str:
+    """What an agent keeps to itself until it shows its report."""
+    return key.mark([opened["digest"], agent, content])
+
+
+def _bound(opened: Mapping[str, Any], public: str, hidden: str) -> str:
+    return digest_of([opened["digest"], public, hidden])
+
+
+def shown_content(opened: Mapping[str, Any], body: Mapping[str, Any], shown: Mapping[str, Any]) -> Content | None:
+    """What an agent has shown of what it handed in; None if that is not what it committed to."""
+    round, agent, content = opened["spec"]["round"], body["agent"], shown["content"]
+    nonce = _bound(opened, body["key"], shown["nonce"])
+    return content if commitment(round, agent, content, nonce) == body["commitment"] else None
 
 
 def opened_record(spec: Spec, secret: str, opener: str | None = None) -> dict[str, Any]:

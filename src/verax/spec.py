@@ -14,17 +14,19 @@ import numpy as np
 import numpy.typing as npt
 
 from verax import wire
+from verax.beacon import beacon_time
 from verax.errors import InputError
 from verax.examined import Terms
 from verax.market import bounds, stake
 from verax.models.asked import Asks
-from verax.money import minor_units, scale_of
+from verax.money import is_finite, minor_units, scale_of
 from verax.plan import Mechanism
 from verax.rules import DEFAULT, Rule, load
 
 FIRST, CLUSTERS = "first", "clusters"
 KINDS = ("survey", "hybrid", "exam", "batch", "market")
 SURVEYED = ("survey", "hybrid")
+_MOST_HOURS = 24.0 * 366
 _LISTS = ("tasks", "classes", "truth", "public", "unpaid", "references")
 
 
@@ -46,6 +48,11 @@ class Spec(wire.Document):
     paid, as in a market, which pays for what each adds. `unpaid` names agents that handed in a report and take no part:
     not paid, and no reference; `references` names those whose reports others are scored beside, and who, as their
     copies, were paid for them before; `significance` pays only scores that many standard errors above 0.
+
+    `sealing` None has reports sealed to the round's key, which the operator holds; "commit" has them committed to, and
+    shown within `reveal_hours` of the sealing. `deposit`, in major units, is held from everybody who hands in a report,
+    and forfeited by who does not show it to those who do; the stake of a step likewise. `beacon` is the number of
+    drand's quicknet whose value enters every draw: it must come after the `deadline`.
 
     `admitted` are the public keys of the only agents that may take part, by name, `organisations` whose they are; with
     `invited` so may whoever brings an invitation; without both whoever comes first with a name has it.
@@ -86,6 +93,10 @@ class Spec(wire.Document):
     keep_both: bool = wire.if_given(False)
     asks: Asks | None = wire.if_given(None)
     exam: Terms | None = wire.if_given(None)
+    sealing: Literal["commit"] | None = wire.if_given(None)
+    reveal_hours: float | None = wire.if_given(None)
+    deposit: str | None = wire.if_given(None)
+    beacon: int | None = wire.if_given(None)
 
     def __post_init__(self) -> None:
         for name in _LISTS:
@@ -143,6 +154,16 @@ class Spec(wire.Document):
         return self.kind in SURVEYED
 
     @property
+    def draws(self) -> bool:
+        """Whether something is drawn that decides money."""
+        return self.over == "one" or self.is_surveyed
+
+    @property
+    def held(self) -> int:
+        """The deposit, in minor units."""
+        return 0 if self.deposit is None else self.minor(self.deposit, "deposit")
+
+    @property
     def unit(self) -> int:
         """Minor units that one unit of score is paid; where there is a survey, by the survey."""
         if self.scale is None and self.is_surveyed:
@@ -166,12 +187,33 @@ class Spec(wire.Document):
 
     def is_closed(self, now: datetime) -> bool:
         """Whether the deadline, if there is one, has passed."""
-        return self.deadline is not None and now >= _time_of(self.deadline)
+        return self.deadline is not None and now >= time_of(self.deadline)
 
     def check_times(self) -> None:
-        """Refuse what is no time."""
-        if self.deadline is not None:
-            _time_of(self.deadline)
+        """Refuse what is no time, and a beacon that could be known before the last report."""
+        deadline = None if self.deadline is None else time_of(self.deadline)
+        if self.beacon is not None and (deadline is None or deadline >= beacon_time(self.beacon)):
+            raise InputError(
+                f"beacon {self.beacon} comes at {beacon_time(self.beacon)}, and the deadline is {self.deadline}; "
+                "give a deadline before it, or who waits could choose what is drawn"
+            )
+
+    def check_draws(self) -> None:
+        """Refuse terms of sealing that do not go together, and draws that somebody could choose."""
+        committed = self.sealing is not None
+        if not committed and (self.reveal_hours is not None or self.deposit is not None):
+            raise InputError("reveal_hours= and deposit= are for commitments; give sealing='commit', or leave them out")
+        if committed and not (is_finite(self.reveal_hours) and 0 < (self.reveal_hours or 0) <= _MOST_HOURS):
+            raise InputError(f"reveal_hours is {self.reveal_hours}; say how long commitments may be shown, such as 24")
+        if self.deposit is not None and self.held < 1:
+            raise InputError(f"the deposit is {self.deposit}; give an amount above 0, or none")
+        if self.beacon is not None and not self.draws:
+            raise InputError("this round draws nothing that a beacon could decide; leave beacon= out")
+        if self.draws and self.beacon is None and not (committed and self.held):
+            raise InputError(
+                "this round draws, and who holds its secret could choose what: give beacon=, or sealing='commit' and a "
+                "deposit=; or draw nothing, over='mean'"
+            )
 
 
 def digest_of(document: Any) -> str:
@@ -183,9 +225,14 @@ def digest_of(document: Any) -> str:
     return hashlib.sha256(wire.canonical(document).encode("ascii")).hexdigest()
 
 
-def _time_of(text: str) -> datetime:
+def time_of(text: str, what: str = "deadline") -> datetime:
+    """A time as people write it, of Greenwich if it does not say.
+
+    >>> time_of("2026-12-31").isoformat()
+    '2026-12-31T00:00:00+00:00'
+    """
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
-        raise InputError(f"deadline {text!r} is no time; write it as 2026-12-31T18:00:00+00:00") from None
+        raise InputError(f"{what} {text!r} is no time; write it as 2026-12-31T18:00:00+00:00") from None
     return moment if moment.tzinfo else moment.replace(tzinfo=UTC)

@@ -13,7 +13,7 @@ import hmac
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -23,7 +23,7 @@ from verax.audit.certificate import Certificate
 from verax.audit.copies import copies
 from verax.audit.independence import independence
 from verax.copies import CONFIDENCE
-from verax.errors import InputError
+from verax.errors import InputError, UnscoredError
 from verax.examined import Sat, Terms, results, stakes_of
 from verax.groups import clusters_of, joined
 from verax.keys import checked_public
@@ -65,11 +65,20 @@ class Settlement(wire.Document):
     notes: tuple[str, ...] = wire.if_given(())
     payments: Payments | None = wire.unwritten(None)
     stakes: dict[str, int] | None = wire.if_given(None)
+    chance: str = wire.if_given("")
+    forfeits: dict[str, int] | None = wire.if_given(None)
 
     def __post_init__(self) -> None:
         if isinstance(self.scores, Mapping):
             kind = Market if self.scores.get("format") == wire.MARKET else Scores
             object.__setattr__(self, "scores", kind.from_json(self.scores))
+
+    @property
+    def due(self) -> dict[str, int]:
+        """What every agent gains or loses in all: its amount, and what it forfeits or is given of what others do."""
+        forfeits = self.forfeits or {}
+        agents = dict.fromkeys([*self.amounts, *forfeits])
+        return {agent: self.amounts.get(agent, 0) + forfeits.get(agent, 0) for agent in agents}
 
     @classmethod
     def recorded(cls, spec: Spec, document: Any) -> Settlement:
@@ -184,34 +193,76 @@ def _listed_of(content: Content, spec: Spec) -> TopK:
     return TopK.of(labels, shares, len(spec.classes))
 
 
-def settlement(spec: Spec, submissions: Sequence[tuple[str, Content]], secret: str, root: str) -> Settlement:
+class Transcript(NamedTuple):
+    """All that a settlement follows from: what was asked, what was submitted, and what draws are made from.
+
+    `chance` is what nobody knew before the sealing: beacon and nonces. `withheld` has, for everything that was
+    committed to and not shown, who and whether it was a step of the market.
+    """
+
+    spec: Spec
+    submissions: Sequence[tuple[str, Content]]
+    secret: str
+    root: str
+    chance: str = ""
+    withheld: Sequence[tuple[str, bool]] = ()
+
+
+def settlement(
+    spec: Spec,
+    submissions: Sequence[tuple[str, Content]],
+    secret: str,
+    root: str,
+    chance: str = "",
+    withheld: Sequence[tuple[str, bool]] = (),
+) -> Settlement:
     """Scores and payments of a sealed transcript: a pure function, so that anybody can compute it again."""
+    seed = hashlib.sha256(f"{root}:{secret}{chance and ':'}{chance}".encode()).hexdigest()
     if spec.is_surveyed:
-        return _surveyed_settlement(spec, submissions, secret, root)
-    if spec.kind == "market":
-        return _market_settlement(spec, submissions, secret, root)
-    if spec.exam is not None:
-        return _exam_settlement(spec, spec.exam, submissions, secret, root)
-    return _batch_settlement(spec, submissions, secret, root)
+        found = _surveyed_settlement(spec, submissions, seed)
+    elif spec.kind == "market":
+        found = _market_settlement(spec, submissions)
+    elif spec.exam is not None:
+        found = _exam_settlement(spec, spec.exam, submissions)
+    else:
+        found = _batch_settlement(spec, submissions, seed)
+    forfeits = _forfeits(spec, {agent for agent, _ in submissions}, withheld)
+    return replace(found, secret=secret, root=root, chance=chance, forfeits=forfeits or None)
+
+
+def _forfeits(spec: Spec, showed: Collection[str], withheld: Sequence[tuple[str, bool]]) -> dict[str, int]:
+    """What those lose who did not show what they committed to, in equal parts to those who did.
+
+    So it is no use to whoever runs the round; what cannot be shared equally goes back to the payer.
+    """
+    found = dict.fromkeys(sorted({agent for agent, _ in withheld}), 0)
+    others = sorted({*showed} - {*found})
+    answers = {agent for agent, step in withheld if not step}
+    for agent, step in withheld:
+        found[agent] -= spec.stake if step else 0
+    for agent in answers:
+        found[agent] -= spec.held
+    each = -sum(found.values()) // len(others) if others else 0
+    return found | (dict.fromkeys(others, each) if each else {})
 
 
 def _batch_settlement(
-    spec: Spec, submissions: Sequence[tuple[str, Content]], secret: str, root: str, each: int | None = None
+    spec: Spec, submissions: Sequence[tuple[str, Content]], seed: str, each: int | None = None
 ) -> Settlement:
     """A batch: everybody beside everybody else, out of the budget, or of `each` minor units a participant."""
-    seed = _seed(root, secret) if spec.over == "one" else None
     truth = None if spec.truth is None else np.array(spec.truth)
     everybody = reports_of(spec, sorted(submissions, key=lambda taken: taken[0]))
     nothing = dict.fromkeys(everybody.agents, 0)
     reports = everybody.only(*(i for i, agent in enumerate(everybody.agents) if agent not in spec.unpaid))
     if len(reports.agents) < (2 if truth is None else 1):
-        return Settlement(nothing, None, secret, root, payments=_payments_of(spec, nothing))
+        return Settlement(nothing, None, "", "", payments=_payments_of(spec, nothing))
     twins = [c for c in copies(reports, CONFIDENCE) if c.verdict == "fails"] if spec.copies else []
     alike = [*(clusters_of(twins) if twins else ()), *(_clusters(reports, truth) if spec.copies == CLUSTERS else ())]
     groups = _in_order([agent for agent, _ in submissions if agent in reports.agents], joined(alike))
     # numpy: what is not label against label is then summed in one order wherever it is computed again
+    drawn = seed if spec.over == "one" else None
     found = score(
-        reports, truth, rule=spec.chosen, over=spec.over, sign=spec.sign, seed=seed, copies=groups, backend="numpy"
+        reports, truth, rule=spec.chosen, over=spec.over, sign=spec.sign, seed=drawn, copies=groups, backend="numpy"
     )
     told = _scores_of(found, {*reports.agents} - {*spec.references})
     scores = _payable_scores(_of_the_first(told) if spec.copies == FIRST else told, spec)
@@ -223,7 +274,7 @@ def _batch_settlement(
     )
     amounts = nothing | {p.agent: p.amount for p in paid}
     due = replace(paid, payments=tuple(map(Payment, amounts, amounts.values())))
-    return Settlement(amounts, scores, secret, root, tuple(twins), paid.notes, due)
+    return Settlement(amounts, scores, "", "", tuple(twins), paid.notes, payments=due)
 
 
 def _scores_of(scores: Scores, agents: Collection[str]) -> Scores:
@@ -288,18 +339,13 @@ def _lost_dimensions(spec: Spec) -> float:
     return len(spec.tasks) / max(len(spec.tasks) - signal.rank, 1) if signal.features is not None else 1.0
 
 
-def _seed(root: str, secret: str) -> str:
-    """What every draw comes from."""
-    return hashlib.sha256(f"{root}:{secret}".encode()).hexdigest()
-
-
-def _market_settlement(spec: Spec, submissions: Sequence[tuple[str, Content]], secret: str, root: str) -> Settlement:
+def _market_settlement(spec: Spec, submissions: Sequence[tuple[str, Content]]) -> Settlement:
     found = _closed(spec, submissions)
     amounts = dict.fromkeys([agent for agent, _ in submissions], 0) if found is None else found.money(spec.unit).totals
-    return Settlement(amounts, found, secret, root)
+    return Settlement(amounts, found, "", "")
 
 
-def _surveyed_settlement(spec: Spec, submissions: Sequence[tuple[str, Content]], secret: str, root: str) -> Settlement:
+def _surveyed_settlement(spec: Spec, submissions: Sequence[tuple[str, Content]], seed: str) -> Settlement:
     """A market beside a survey. (Algorithm 2)
 
     1. The surveyed are paid for their scores beside each other. 2. One of them is drawn, of those who hold no market
@@ -309,7 +355,7 @@ def _surveyed_settlement(spec: Spec, submissions: Sequence[tuple[str, Content]],
     surveyed = [(agent, content) for agent, content in submissions if content.get("survey")]
     steps = [(agent, content) for agent, content in submissions if not content.get("survey")]
     asked = replace(spec, kind="batch")
-    paid = _answers_settlement(asked, surveyed, secret, root, math.floor(spec.top * spec.unit))
+    paid = _answers_settlement(asked, surveyed, seed, math.floor(spec.top * spec.unit))
     survey = reports_of(asked, sorted(surveyed, key=lambda taken: taken[0]))
     later = {name for group in (paid.scores.copies if paid and paid.scores else ()) for name in group[1:]}
     both = {*()} if spec.keep_both else {*survey.agents} & {agent for agent, _ in steps}
@@ -317,15 +363,15 @@ def _surveyed_settlement(spec: Spec, submissions: Sequence[tuple[str, Content]],
     able = [i for i, agent in enumerate(survey.agents) if enough[i] and agent not in later | both]
     amounts = dict.fromkeys([agent for agent, _ in submissions], 0) | (paid.amounts if paid else {})
     scores: Any = paid.scores if paid else None
-    one = survey.only(able[draw(_seed(root, secret), len(able))]) if able else None
+    one = survey.only(able[draw(seed, len(able))]) if able else None
     if one is not None and (found := _closed(spec, steps, survey=one, hybrid=spec.kind == "hybrid")) is not None:
         for agent, amount in found.money(spec.unit).totals.items():
             amounts[agent] += amount
         shown = () if scores is None else scores.scores  # as they were paid by
         bound = survey_bound(survey, spec.steepness, spec.chosen, spec.sign) if spec.keep_both else None
-        drawn = Survey(one.agents[0], _seed(root, secret), len(surveyed), tuple(sorted(both)), shown, bound)
+        drawn = Survey(one.agents[0], seed, len(surveyed), tuple(sorted(both)), shown, bound)
         scores = replace(found, survey=drawn)
-    return Settlement(amounts, scores, secret, root, paid.copies if paid else (), paid.notes if paid else ())
+    return Settlement(amounts, scores, "", "", paid.copies if paid else (), paid.notes if paid else ())
 
 
 def _closed(spec: Spec, submissions: Sequence[tuple[str, Content]], **by: Any) -> Market | None:
@@ -335,37 +381,33 @@ def _closed(spec: Spec, submissions: Sequence[tuple[str, Content]], **by: Any) -
     truth = None if spec.truth is None else np.array(spec.truth)
     numbered = [(str(n), content) for n, (_, content) in enumerate(submissions, start=1)]
     path = Submissions(reports_of(spec, numbered), tuple(agent for agent, _ in submissions))
-    options: dict[str, Any] = {"rule": spec.chosen, "sign": spec.sign, "scale": spec.steepness}
+    options: dict[str, Any] = {"rule": spec.chosen, "sign": spec.sign, "keep_both": spec.keep_both}
     try:
-        return market(path, truth=truth, **options, **by)
-    except InputError:
+        return market(path, truth=truth, scale=spec.steepness, **options, **by)
+    except UnscoredError:
         return None
 
 
-def _answers_settlement(
-    spec: Spec, surveyed: Sequence[tuple[str, Content]], secret: str, root: str, each: int
-) -> Settlement | None:
+def _answers_settlement(spec: Spec, surveyed: Sequence[tuple[str, Content]], seed: str, each: int) -> Settlement | None:
     """What the surveyed are paid; None where nobody has said enough to be scored, which must not keep a market open."""
     try:
-        return _batch_settlement(spec, surveyed, secret, root, each)
-    except InputError:
+        return _batch_settlement(spec, surveyed, seed, each)
+    except UnscoredError:
         return None
 
 
-def _exam_settlement(
-    spec: Spec, terms: Terms, submissions: Sequence[tuple[str, Content]], secret: str, root: str
-) -> Settlement:
+def _exam_settlement(spec: Spec, terms: Terms, submissions: Sequence[tuple[str, Content]]) -> Settlement:
     """What all rounds of an exam pay together; a loss is out of the agent's stake."""
     sats = [Sat.from_json(content) for _, content in submissions]
     found = results(terms, spec.budget, spec.currency, spec.classes, sats)
     stakes = stakes_of(sats) or None
     if found is None:
         nothing = dict.fromkeys(sorted({agent for sat in sats for agent in sat.replied}), 0)
-        return Settlement(nothing, None, secret, root, (), (), _payments_of(spec, nothing, (), stakes), stakes)
+        return Settlement(nothing, None, "", "", (), (), _payments_of(spec, nothing, (), stakes), stakes)
     scores, paid = found
     amounts = {p.agent: p.amount - (stakes or {}).get(p.agent, 0) for p in paid}
     due = _payments_of(spec, amounts, paid.notes, stakes)
-    return Settlement(amounts, scores, secret, root, (), paid.notes, due, stakes)
+    return Settlement(amounts, scores, "", "", (), paid.notes, due, stakes)
 
 
 def check_spec(spec: Spec) -> None:
@@ -388,6 +430,9 @@ def check_spec(spec: Spec) -> None:
         if given is not None and len(given) != len(spec.tasks):
             raise InputError(f"the {name} has {len(given)} entries for {len(spec.tasks)} tasks; give one a task")
     spec.check_times()
+    if spec.sealing is not None and (spec.asks is not None or spec.exam is not None):
+        raise InputError("commitments are to reports; models and exams are sealed to the round, so leave sealing= out")
+    spec.check_draws()
     for name, key in (spec.admitted or {}).items():
         checked_public(key, f"the agent {name!r}")
     if spec.is_surveyed:

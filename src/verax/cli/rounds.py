@@ -101,6 +101,18 @@ def open_(
             help="What a model may take: file=, memory= (bytes), seconds=, clock=, batch= (rows).", metavar="L"
         ),
     ] = None,
+    sealing: Annotated[
+        str, typer.Option(help="key: reports are sealed to the operator's; commit: none can read them before the seal.")
+    ] = "key",
+    reveal_hours: Annotated[
+        float | None, typer.Option(help="Commit: for how long after the seal reports may be shown.", metavar="H")
+    ] = None,
+    deposit: Annotated[
+        str | None, typer.Option(help="Commit: what is held from everybody, and lost by who shows nothing.")
+    ] = None,
+    beacon: Annotated[
+        str | None, typer.Option(help="What draws come from: a number of drand's quicknet, or a time to come.")
+    ] = None,
     copies: Annotated[
         str,
         typer.Option(
@@ -115,6 +127,7 @@ def open_(
 
     from verax import tables
     from verax.admission import list_warnings
+    from verax.beacon import beacon_time
     from verax.reports import Reports
     from verax.rounds import Spec
 
@@ -133,10 +146,12 @@ def open_(
         admitted=listed_keys, organisations=organisations or None, invited=invitation,
         per_organisation=per_organisation, quota=quota, places=places, weight=weight, keep_both=keep_both,
         asks=_asked_of_models(asks, inputs, limits, numbered),
+        sealing=_sealing_of(sealing), reveal_hours=reveal_hours, deposit=deposit, beacon=_beacon_of(beacon),
     )  # fmt: skip
     opened = parsed(_rounds_in(db, keys, create=True).open(spec).body)
     shown = {name: opened[name] for name in ("digest", "secret_hash", "seal_to", "operator")}
-    _print_document({"round": round, "state": "open", **shown})
+    when = {} if spec.beacon is None else {"beacon": spec.beacon, "beacon_at": beacon_time(spec.beacon).isoformat()}
+    _print_document({"round": round, "state": "open", **shown, **when})
     _warn(list_warnings(spec))
 
 
@@ -158,6 +173,22 @@ def _asked_of_models(asks: str, inputs: Path | None, limits: str | None, tasks: 
     if inputs is None:
         raise OptionError("asks=onnx needs the inputs that models are run on: inputs=FILE.npz")
     return Asks.of(read_inputs(inputs, tasks), limits_of(limits))
+
+
+def _sealing_of(sealing: str) -> Literal["commit"] | None:
+    if sealing not in ("key", "commit"):
+        raise OptionError(f"sealing is {sealing!r}; choose one of key, commit")
+    return "commit" if sealing == "commit" else None
+
+
+def _beacon_of(given: str | None) -> int | None:
+    """A beacon by its number, or the first at or after a time."""
+    from verax.beacon import beacon_after
+    from verax.spec import time_of
+
+    if given is None or given.isdecimal():
+        return None if given is None else int(given)
+    return beacon_after(time_of(given, "beacon"))
 
 
 def _who_is_paid(copies: str) -> Literal["first", "clusters"] | bool:
@@ -267,11 +298,42 @@ def seal(round: _Round, db: _Db = "verax.db", keys: _Keys = None) -> None:
 
 
 @app.command()
+def reveal(
+    round: _Round,
+    report: Annotated[Path, typer.Argument(help="The same report that was handed in.")],
+    agent: Annotated[str, typer.Option(help="Whose it is.")],
+    sign: Annotated[Path | None, typer.Option(help="The key that it was handed in with.")] = None,
+    db: _Db = "verax.db",
+    keys: _Keys = None,
+) -> None:
+    """Show what was committed to, once the round is sealed; what is not shown in time says nothing."""
+    from verax import tables
+    from verax.cli.key import read_key
+
+    signer = None if sign is None else read_key(sign)
+    rounds = _rounds_in(db, keys)
+    entry = rounds.reveal(round, agent, tables.read_prediction(report, rounds.spec(round).classes), signer=signer)
+    _print_document({"round": round, "agent": agent, "entry": entry.seq})
+
+
+@app.command()
 def settle(
-    round: _Round, inputs: _Inputs = None, jail: _Jail = "strong", db: _Db = "verax.db", keys: _Keys = None
+    round: _Round,
+    inputs: _Inputs = None,
+    jail: _Jail = "strong",
+    beacon: Annotated[
+        str | None, typer.Option(help="The beacon that was asked for: its JSON, its signature, or a file of either.")
+    ] = None,
+    db: _Db = "verax.db",
+    keys: _Keys = None,
 ) -> None:
     """Score, pay and post, once; every later call gives the same answer. Models are run on --inputs first."""
+    from verax.tables import read_text
+
     rounds = _rounds_in(db, keys)
+    if beacon is not None:
+        given = beacon.strip()
+        rounds.give_beacon(round, given if given[:1] == "{" or len(given) == 96 else read_text(Path(beacon)))
     arrays = None if inputs is None else _read_inputs(rounds, round, inputs, jail)
     found = rounds.settle(round, inputs=arrays, jail=jail)
     _print_document({"round": round, "state": "settled", **found.to_json()})
