@@ -32,7 +32,7 @@ from verax.recorded import RecordedRound
 from verax.rounds import Rounds, Spec, Submission
 
 TASKS = tuple(f"t{n}" for n in range(6))
-SPEC = Spec("r", TASKS, ("no", "yes"), "100.00", over="one", min_tasks=2, copies=False)
+SPEC = Spec("r", TASKS, ("no", "yes"), "100.00", min_tasks=2, copies=False)
 EARLIER = dataclasses.replace(SPEC, round="q")
 LABELS = {"ann": (0, 1, 0, 1, 1, 0), "bob": (0, 1, 0, 1, 0, 0), "cy": (1, 1, 0, 1, 1, 0), "puppet": (0, 1, 0, 1, 1, 1)}
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -175,8 +175,8 @@ REMADE = {
     ]),
     "another budget": lambda w: w.played("forged.db", other_spec(budget="900.00")),
     "another rule of payment": lambda w: w.played("forged.db", other_spec(scheme="affine")),
-    "a truth that was not asked by": lambda w: w.played("forged.db", other_spec(truth=(0, 1, 1, 0, 1, 0), over=None)),
-    "another secret, and so another draw": lambda w: w.played("forged.db", HONEST, r="5ec2e7 that suits"),
+    "a truth that was not asked by": lambda w: w.played("forged.db", other_spec(truth=(0, 1, 1, 0, 1, 0))),
+    "another secret": lambda w: w.played("forged.db", HONEST, r="5ec2e7 that suits"),
     "times moved": lambda w: w.played("forged.db", [(s[0] + 3 * (s[2] == "r"), *s[1:]) for s in HONEST]),
     "a round put in between": lambda w: w.played(
         "forged.db", [*HONEST, (15, "open", dataclasses.replace(SPEC, round="x"))], x="5ec2e7 of x"
