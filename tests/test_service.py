@@ -28,7 +28,7 @@ from verax.keys import Key, verifies
 from verax.ledger import Ledger
 from verax.log import Continuation
 from verax.receipts import later_finding, report_finding
-from verax.rounds import Admission, Rounds, Spec
+from verax.rounds import Admission, Rounds, Spec, commitment, content_of
 from verax.service.access import signature_base
 from verax.service.app import make_app
 from verax.service.client import Remote
@@ -220,6 +220,27 @@ def test_invitations_work_from_afar_and_stay_where_they_are(here):
     remote.submit("r", "ann", report(SAID["ann"]), signer=ann)
     with pytest.raises(ConflictError, match="not admitted"):
         remote.submit("r", "eve", report(SAID["ann"]), signer=Key.new())
+
+
+def test_what_was_committed_to_is_shown_from_afar(here):
+    spec = dataclasses.replace(SPEC, sealing="commit", reveal_hours=1.0)
+    agents = here.remote()
+    here.operator.open(spec), here.operator.fund("r")
+    keys = {name: Key.new() for name in ("ann", "bob", "cy")}
+    for name, key in keys.items():
+        receipt = agents.submit("r", name, report(SAID[name]), signer=key)
+        assert receipt.commitment == commitment("r", name, content_of(report(SAID[name]), spec), receipt.nonce)
+    here.operator.seal("r")
+    assert agents.of_agent("r", "ann")["submissions"][0]["reason"].startswith("show it by ")
+    for name, key in keys.items():
+        entry = agents.reveal("r", name, report(SAID[name]), signer=key)
+        assert agents.reveal("r", name, report(SAID[name]), signer=key) == entry
+    with pytest.raises(ConflictError, match="has committed to nothing like this"):
+        agents.reveal("r", "ann", report(SAID["ann"]), signer=keys["bob"])
+    with pytest.raises(ConflictError, match="waits for no beacon"):
+        agents.give_beacon("r", "00" * 48)
+    here.operator.ask("POST", f"{address('r')}/settle"), here.work()
+    assert {*here.operator.settle("r").amounts} == {*keys} and agents.verify("r") == []
 
 
 @pytest.mark.parametrize("name", ["a/b", "../r", "a.json", "ü?x=1", "100%", "a b", "r#1", "%2F"])

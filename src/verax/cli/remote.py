@@ -30,7 +30,7 @@ _Operator = Annotated[
     typer.Option("--operator", help="Operators: the file of your key, or of the token.", envvar="VERAX_OPERATOR"),
 ]
 _ONLY_HERE = ("grant",)  # what is asked of the database itself
-_NOT_FROM_AFAR = ("submit",)  # where the operator, asked locally, signs for the agent
+_NOT_FROM_AFAR = ("submit", "reveal")  # where the operator, asked locally, signs for the agent
 
 
 def _from_afar(command: Callable[..., None]) -> Callable[..., None]:

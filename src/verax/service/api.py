@@ -15,9 +15,9 @@ from fastapi.security import HTTPBearer
 from verax import wire
 from verax.errors import InputError, NotFoundError
 from verax.log import NoteKey
-from verax.rounds import Admission, Spec, Submission
+from verax.rounds import Admission, Reveal, Spec, Submission
 from verax.service.queue import VERIFY
-from verax.service.shared import Cosignature, Funding, Inviting, Service, Told, bytes_of, checked_name
+from verax.service.shared import Beacon, Cosignature, Funding, Inviting, Service, Told, bytes_of, checked_name
 
 _MOST_ENTRIES = 1000
 T = TypeVar("T")
@@ -181,6 +181,19 @@ def _agent_routes(app: FastAPI, service: Service) -> None:
         given = await _read_body(request, Admission)
         _of_this_round(given.round, round)
         return answer(await service.write(service.rounds.admit, given))
+
+    @app.post("/rounds/{round}/reveals", openapi_extra=_takes("Reveal"), responses={200: _json_of("Entry")})
+    async def reveal(request: Request, round: Round) -> Response:
+        """Show what was committed to: whoever sends it, only its agent can have made it."""
+        given = await _read_body(request, Reveal)
+        _of_this_round(given.round, round)
+        return answer(vars(await service.write(service.rounds.take_reveal, given)))
+
+    @app.post("/rounds/{round}/beacon", openapi_extra=_takes("Beacon"), responses={200: _json_of("Entry")})
+    async def beacon(request: Request, round: Round) -> Response:
+        """Bring the beacon that a round waits for: whoever sends it, it is checked."""
+        given = await _read_body(request, Beacon)
+        return answer(vars(await service.write(service.rounds.give_beacon, round, given.text)))
 
     @app.get("/rounds/{round}/agents/{agent}.json", responses={200: _json_of()})
     async def agent(round: Round, agent: Agent) -> Response:

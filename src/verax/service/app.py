@@ -19,17 +19,18 @@ from starlette.exceptions import HTTPException
 from verax import __version__
 from verax.errors import VeraxError
 from verax.ledger import Entry
-from verax.rounds import Admission, Admitted, Receipt, Settlement, Spec, Submission
+from verax.rounds import Admission, Admitted, Receipt, Reveal, Settlement, Spec, Submission
 from verax.service.api import add_api
 from verax.service.follow import Progress
 from verax.service.gate import Gate
 from verax.service.pages import add_pages, error_page
-from verax.service.shared import Cosignature, Funding, Inviting, Service, Settings, Told, bytes_of
+from verax.service.shared import Beacon, Cosignature, Funding, Inviting, Service, Settings, Told, bytes_of
 
 __all__ = ["Settings", "make_app"]
 
 _KINDS = (
-    Spec, Submission, Admission, Admitted, Funding, Inviting, Cosignature, Told, Receipt, Entry, Settlement, Progress,
+    Spec, Submission, Admission, Admitted, Reveal, Beacon, Funding, Inviting, Cosignature, Told, Receipt, Entry,
+    Settlement, Progress,
 )  # fmt: skip
 
 
@@ -93,20 +94,7 @@ def _described(app: FastAPI) -> dict[str, Any]:
     """The OpenAPI description, with the documents as `wire` has them."""
     if app.openapi_schema is None:
         found = get_openapi(title=app.title, version=app.version, summary=app.summary, routes=app.routes)
-        kinds = (
-            Spec,
-            Submission,
-            Admission,
-            Admitted,
-            Funding,
-            Inviting,
-            Cosignature,
-            Receipt,
-            Entry,
-            Settlement,
-            Progress,
-        )
-        _, parts = msgspec.json.schema_components(kinds, ref_template="#/components/schemas/{name}")
+        _, parts = msgspec.json.schema_components(_KINDS, ref_template="#/components/schemas/{name}")
         problem = {"type": "object", "required": ["status", "detail"], "properties": {
             "type": {"type": "string"}, "title": {"type": "string"}, "status": {"type": "integer"},
             "detail": {"type": "string"}}}  # fmt: skip

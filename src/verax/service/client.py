@@ -34,8 +34,8 @@ from verax.ledger import Entry, Head, Ledger
 from verax.log import Checkpoint, Proof
 from verax.models.prediction import Model
 from verax.reports import Reports
-from verax.rounds import Admission, Admitted, Receipt, Rounds, Settlement, Spec, Submission
-from verax.sealed import spec_of
+from verax.rounds import Admission, Admitted, Receipt, Reveal, Rounds, Settlement, Spec, Submission, content_of
+from verax.sealed import nonce_by, spec_of
 from verax.service.access import signed_headers
 from verax.service.views import address
 
@@ -183,7 +183,18 @@ class Remote:
             receipt = Receipt.from_json(found)
         except ConflictError as refusal:
             receipt = self._taken_before(made, refusal)  # where the answer to it was lost
-        return replace(receipt, nonce=signer.mark([opened["digest"], agent, content]))
+        return replace(receipt, nonce=nonce_by(opened, agent, content, signer))
+
+    def reveal(self, round: str, agent: str, report: Reports, *, signer: Key | None = None) -> Entry:
+        """Show what an agent committed to, by the same report and key."""
+        if signer is None:
+            raise InputError("what was committed to is shown by the key that did; give sign= and the file of it")
+        made = Reveal.of(self.public_record(round), agent, content_of(report, self.spec(round)), signer)
+        return self._entry(f"{address(round)}/reveals", made.to_json())
+
+    def give_beacon(self, round: str, text: str) -> Entry:
+        """Bring the beacon that a round waits for."""
+        return self._entry(f"{address(round)}/beacon", {"text": text})
 
     def _taken_before(self, made: Submission, refusal: ConflictError) -> Receipt:
         """The receipt of just this submission; if it was never taken, its refusal stands."""

@@ -63,6 +63,13 @@ class Funding(wire.Document):
 
 
 @dataclass(frozen=True)
+class Beacon(wire.Document):
+    """A beacon as drand publishes it, or its signature alone."""
+
+    text: str
+
+
+@dataclass(frozen=True)
 class Inviting(wire.Document):
     """How many invitations an operator wants, and whom they are for."""
 

@@ -130,6 +130,8 @@ def handed_in(shown: Mapping[str, Any], agent: str, submissions: Sequence[Mappin
         if shown["state"] == "open":
             rest = "each counts, in order" if market else "it counts unless it is replaced"
             return "standing", f"taken; {rest}, and the round is still open"
+        if "reveal_until" in shown and shown["state"] == "sealed" and agent not in shown["revealed"]:
+            return "sealed", f"show it by {shown['reveal_until']}, with the same report and key, or it says nothing"
         if shown["state"] != "settled":
             return "sealed", "nothing can change it any more; it waits for the settlement"
         return _paid(shown, agent)
@@ -142,6 +144,8 @@ def handed_in(shown: Mapping[str, Any], agent: str, submissions: Sequence[Mappin
 
 def _paid(shown: Mapping[str, Any], agent: str) -> tuple[str, str]:
     settlement, currency = shown["settlement"], shown["spec"]["currency"]
+    if agent not in settlement["amounts"] and "reveal_until" in shown:
+        return "lost", "it was not shown in time; it says nothing, and what was held for it is forfeited"
     amount = settlement["amounts"].get(agent, 0)
     money = f"{major_text(abs(amount), scale_of(currency))} {currency}"
     if amount:
@@ -174,7 +178,9 @@ def payouts(shown: Mapping[str, Any]) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["agent", "amount", "currency", "minor_units"])
-    for agent, amount in shown["settlement"]["amounts"].items():
+    forfeits = shown["settlement"].get("forfeits", {})
+    for agent, earned in shown["settlement"]["amounts"].items():
+        amount = earned + forfeits.get(agent, 0)
         guarded = f"'{agent}" if agent[:1] in "=+-@\t\r" else agent
         writer.writerow([guarded, major_text(amount, places), currency, amount])
     return text.getvalue()
