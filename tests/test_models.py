@@ -142,7 +142,8 @@ def test_without_the_extra_one_sentence_says_so(monkeypatch):
         predict(EXAMPLE, INPUTS, CLASSES)
 
 
-LIES = ["nothing", "no json", "deep", "list", "long", "no labels", "some", "no class", "silent", "nan", "letters"]
+RARE = ["deep", "list", "no labels", "some", "silent", "nothing", "letters"]
+LIES = ["no json", "long", "no class", "nan", *(pytest.param(lie, marks=pytest.mark.slow) for lie in RARE)]
 
 
 @pytest.mark.parametrize("lie", LIES)
@@ -200,7 +201,10 @@ HOSTILE = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", HOSTILE)
+SELDOM = ("another shape", "more inputs", "wrong inside", "repeated without end")
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] * (n in SELDOM)) for n in HOSTILE])
 def test_a_hostile_model_says_nothing_and_the_reason_is_known(name):
     make, reason = HOSTILE[name]
     with pytest.raises(ModelError, match=reason) as refused:
@@ -310,7 +314,7 @@ def test_a_file_that_is_too_large_is_refused_by_its_size(tmp_path):
     started = time.monotonic()
     with pytest.raises(ModelError, match="2,147,483,648 bytes and the most that is taken is 33,554,432"):
         predict(path, INPUTS, CLASSES)
-    assert time.monotonic() - started < 1
+    assert time.monotonic() - started < 5
 
 
 # honest models
@@ -331,6 +335,7 @@ def test_what_a_model_says_in_a_jail_is_what_it_says_outside():
     assert found.probabilities[0] == pytest.approx(np.exp(logits) / np.exp(logits).sum(1, keepdims=True), abs=1e-5)
 
 
+@pytest.mark.slow
 def test_an_answer_does_not_depend_on_when_it_is_asked_for_or_how_many_at_a_time():
     inputs = np.random.default_rng(3).normal(size=(300, 2)).astype(np.float32)
     found = [predict(EXAMPLE, inputs, CLASSES, limits=Limits(batch=batch)).probabilities for batch in (300, 300, 7)]
@@ -346,6 +351,7 @@ def labelled(kind, *nodes, **more):
     return a_model([*nodes], output=("y", kind, None), **more)
 
 
+@pytest.mark.slow
 def test_labels_are_places_names_or_the_largest_of_a_row():
     largest = node("ArgMax", ["x"], ["y"], axis=1, keepdims=0)
     places = INPUTS.argmax(1).tolist()
@@ -389,6 +395,7 @@ def test_limits_are_numbers_that_can_be():
             Limits(**wrong)
 
 
+@pytest.mark.slow
 def test_a_report_of_a_model_is_scored_like_any_other():
     reports = [predict(EXAMPLE, INPUTS * sign, CLASSES, agent=name) for name, sign in (("a", 1), ("b", 1), ("c", -1))]
     assert verax.score(verax.Reports.of([r.labels[0] for r in reports])).scores[2].score < 0

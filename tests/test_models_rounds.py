@@ -16,6 +16,7 @@ import pytest
 from typer.testing import CliRunner
 
 import verax
+from verax import answered
 from verax.cli import app
 from verax.errors import ConflictError, ExtraMissing, InputError, ModelError, VeraxError
 from verax.keys import Key, unseal
@@ -51,6 +52,22 @@ def rounds():
     ledger.close()
 
 
+KEPT = {}
+
+
+@pytest.fixture
+def kept_answers(monkeypatch):
+    """What a model of these files says is asked of a jail once, for tests of what becomes of it."""
+
+    def once(content, inputs, classes, **how):
+        key = content, classes, how["limits"]
+        if key not in KEPT:
+            KEPT[key] = predict(content, inputs, classes, **how)
+        return KEPT[key]
+
+    monkeypatch.setattr(answered, "predict", once)
+
+
 def sealed(rounds, spec, handed):
     rounds.open(spec)
     rounds.fund(spec.round)
@@ -60,7 +77,7 @@ def sealed(rounds, spec, handed):
     return rounds
 
 
-@pytest.mark.parametrize("truth", [None, tuple(TRUTH.tolist())])
+@pytest.mark.parametrize("truth", [None, pytest.param(tuple(TRUTH.tolist()), marks=pytest.mark.slow)])
 def test_models_are_paid_to_the_last_digit_what_their_answers_are_paid(rounds, truth):
     models = {name: model(name) for name in FILES}
     said = {name: replace(predict(m, INPUTS, CLASSES, tasks=TASKS), probabilities=None) for name, m in models.items()}
@@ -73,6 +90,7 @@ def test_models_are_paid_to_the_last_digit_what_their_answers_are_paid(rounds, t
     assert rounds.payment("r", "net-torch") == (found.amounts["net-torch"],) * 2
 
 
+@pytest.mark.slow
 def test_rules_that_need_probabilities_get_those_of_the_model_and_others_get_labels_only(rounds):
     models = {"a": model("logistic-by-hand"), "b": model("net-torch")}
     found = sealed(rounds, replace(SPEC, rule="brier", truth=tuple(TRUTH.tolist())), models).settle("r", inputs=INPUTS)
@@ -128,7 +146,7 @@ def test_when_no_model_says_anything_nothing_is_paid_and_the_round_is_over(round
     assert found.amounts == {"nan": 0, "wide": 0} and rounds.verify("r") == [] and rounds.state("r") == "settled"
 
 
-def test_one_model_under_two_names_is_paid_once(rounds):
+def test_one_model_under_two_names_is_paid_once(rounds, kept_answers):
     others = {name: model(name) for name in ("forest-skl2onnx", "logistic-by-hand")}
     handed = {"ann": model("net-torch"), "eve": model("net-torch"), **others}
     found = sealed(rounds, SPEC, handed).settle("r", inputs=INPUTS)
@@ -155,7 +173,7 @@ def test_what_is_no_model_is_not_taken(rounds, tmp_path):
         rounds.submit("q", "ann", model("net-torch"))
 
 
-def test_what_is_sealed_elsewhere_and_is_no_model_says_nothing(rounds):
+def test_what_is_sealed_elsewhere_and_is_no_model_says_nothing(rounds, kept_answers):
     rounds.open(SPEC)
     rounds.fund("r")
     for n, content in enumerate(({"onnx": "%%%"}, {"labels": [0] * 200}, {"onnx": 5}, {"onnx": "QUJD"})):
@@ -167,7 +185,7 @@ def test_what_is_sealed_elsewhere_and_is_no_model_says_nothing(rounds):
     assert {a for a, paid in found.amounts.items() if paid} == {*FILES[:2]} and len(found.notes) >= 4
 
 
-def test_inputs_are_hidden_and_only_those_of_the_opening_count(rounds):
+def test_inputs_are_hidden_and_only_those_of_the_opening_count(rounds, kept_answers):
     sealed(rounds, SPEC, {name: model(name) for name in FILES[:2]})
     for wrong in (INPUTS + 1, {"y": INPUTS}, INPUTS.astype(np.float64), INPUTS[::-1]):
         with pytest.raises(ConflictError, match="not the inputs that round 'r' was opened with"):
@@ -193,7 +211,7 @@ def test_the_same_round_opens_again_and_with_other_inputs_does_not(rounds):
         Rounds(rounds.ledger).open(replace(SPEC, round="m", kind="market", truth=tuple(TRUTH.tolist())))
 
 
-def test_a_model_stays_sealed_to_everybody_but_its_operator_even_when_the_secret_is_known(rounds):
+def test_a_model_stays_sealed_to_everybody_but_its_operator_even_when_the_secret_is_known(rounds, kept_answers):
     sealed(rounds, SPEC, {name: model(name) for name in FILES[:2]})
     secret = rounds.settle("r", inputs=INPUTS).secret
     with rounds.ledger.reading() as journal:
@@ -201,13 +219,14 @@ def test_a_model_stays_sealed_to_everybody_but_its_operator_even_when_the_secret
     assert all(unseal(b["sealed"], secret, ["r", b["agent"]]) is None for b in bodies)
 
 
-def test_whoever_has_only_the_journal_computes_the_payments_again(rounds):
+def test_whoever_has_only_the_journal_computes_the_payments_again(rounds, kept_answers):
     found = sealed(rounds, SPEC, {name: model(name) for name in FILES}).settle("r", inputs=INPUTS)
     with rounds.ledger.reading() as journal:
         spec, contents, *_ = transcript_of(journal, "r")  # without any key
     assert [a for a, _ in contents] and verax.rounds.settlement(spec, contents, *_).amounts == found.amounts
 
 
+@pytest.mark.slow
 def test_a_model_that_is_run_again_says_what_was_recorded_or_another_was_meant(rounds):
     sealed(rounds, SPEC, {name: model(name) for name in FILES} | {"bad": hostile("nan")}).settle("r", inputs=INPUTS)
     assert rounds.ask_again("r", "net-torch", HERE / "net-torch.onnx", INPUTS)
@@ -220,7 +239,7 @@ def test_a_model_that_is_run_again_says_what_was_recorded_or_another_was_meant(r
 
 
 @pytest.mark.parametrize("lie", ["labels", "problem", "commitment", "left out"])
-def test_answers_that_are_changed_in_the_record_are_found(rounds, monkeypatch, lie):
+def test_answers_that_are_changed_in_the_record_are_found(rounds, kept_answers, monkeypatch, lie):
     """An operator without its key, or another than the round's: whoever can write, but not sign."""
     record = Journal.record
 
@@ -245,6 +264,7 @@ def test_answers_that_are_changed_in_the_record_are_found(rounds, monkeypatch, l
     assert "answers of round 'r' is not signed" in problem
 
 
+@pytest.mark.slow
 def test_a_machine_without_walls_or_runtime_harms_no_agent(rounds, monkeypatch):
     sealed(rounds, SPEC, {name: model(name) for name in FILES[:2]})
     with monkeypatch.context() as here:
@@ -301,7 +321,7 @@ def test_the_whole_story_on_the_command_line(tmp_path):
 
 
 @pytest.mark.parametrize("lie", ["short", "beyond", "none", "both", "twice", "unread", "other"])
-def test_an_operator_who_signs_answers_that_cannot_be_is_found(rounds, monkeypatch, lie):
+def test_an_operator_who_signs_answers_that_cannot_be_is_found(rounds, kept_answers, monkeypatch, lie):
     def lying(self, step, body, kind=None):
         if step == "answers":
             first = body["answers"][0]
