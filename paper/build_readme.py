@@ -791,23 +791,15 @@ def said_ranked():
 
 
 def exam_members_table():
-    found, rows = results("exam_members")["liars"], []
+    found, rows, overs = results("exam_members")["liars"], [], ("mean", "median", "trusted", "trusted median")
     for lie in dict.fromkeys(key.split(",")[0] for key in found):
-        cells = [found[f"{lie}, {over}"] for over in ("mean", "median", "trusted")]
+        cells = [found[f"{lie}, {over}"] for over in overs]
         kept = [f"{c['kept']['mean']:.0f} % [{c['kept']['min']:.0f}]" for c in cells]
         rows.append(
-            [lie, *kept, *(of_worst(c["liars"]) for c in cells[1:]), of_worst(cells[1]["no information"], ".1f")]
+            [lie, *kept, *(of_worst(c["liars"]) for c in cells[1:]), of_worst(cells[3]["no information"], ".1f")]
         )
-    head = [
-        "liars of 10",
-        "mean",
-        "median",
-        "trusted",
-        "liars' own, median",
-        "liars' own, trusted",
-        "no information, median",
-    ]
-    return table(head, rows)
+    liars = [f"liars' own, {over}" for over in overs[1:]]
+    return table(["liars of 10", *overs, *liars, "no information, trusted median"], rows)
 
 
 def exam_few_table():

@@ -35,7 +35,7 @@ from flower_grid import Here, replied, sent  # noqa: E402
 MEMBERS, CLASSES, ROUNDS, POOL, SURE = 10, tuple("0123456789"), 4, 1500, 3.0
 SKEWS = {"IID": None, "Dirichlet 0.3": 0.3}
 LIES = ("random", "renamed", "ring", "marks")
-OVERS = ("mean", "median", "trusted")
+OVERS = ("mean", "median", "trusted", "trusted median")
 
 
 def named(weights):

@@ -303,7 +303,10 @@ def crowd(liars, seed=0, over="mean", riders=("rider",)):
     return exam
 
 
-@pytest.mark.parametrize(("liars", "over", "least"), [(2, "median", 0.7), (4, "median", 0.1), (4, "trusted", 0.9)])
+@pytest.mark.parametrize(
+    ("liars", "over", "least"),
+    [(2, "median", 0.7), (4, "median", 0.1), (4, "trusted", 0.9), (4, "trusted median", 0.8)],
+)
 def test_lying_examiners_below_one_half_cost_honest_members_little(liars, over, least):
     honest, lied = crowd(0, over=over).scores(), crowd(liars, over=over).scores()
     kept = [lied[f"m{i}"].score / honest[f"m{i}"].score for i in range(10)]
@@ -427,7 +430,10 @@ def test_a_commitment_can_be_computed_with_nothing_but_hashlib():
     [
         (lambda: Exam([0, 5], [None, None], "ab"), "a held-back label is not from 0 to 1"),
         (lambda: Exam([0], [None, None], "ab"), "1 labels have 2 holders"),
-        (lambda: Exam([0], [None], "ab", over="mode"), "over is 'mode'; choose one of mean, median, trusted"),
+        (
+            lambda: Exam([0], [None], "ab", over="mode"),
+            "over is 'mode'; choose one of mean, median, trusted, trusted median",
+        ),
         (lambda: Exam([0], [None], "ab").sit(np.ones((3, 3)), np.ones((3, 3, 1)), {}), "give 2 classes on the pool"),
         (lambda: Exam([0], [None], "ab").exposure(), "nobody has replied yet"),
         (lambda: HeldBack([[1.0]], [0.5]), "give one class number for each"),

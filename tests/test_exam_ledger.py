@@ -228,3 +228,16 @@ def test_killed_with_sigkill_an_exam_is_sat_once_and_paid_once(tmp_path, kills):
     again, before = (each.show(EXAM)["settlement"]["scores"]["scores"] for each in (rounds, other))
     for s, t in zip(again, before, strict=True):
         assert s["score"] == pytest.approx(t["score"], rel=1e-9) and s["stderr"] >= t["stderr"] * (1 - 1e-9)
+
+
+def test_an_exam_that_is_called_off_gives_every_stake_back(tmp_path):
+    judge = referee(payroll(tmp_path, signed=True))
+    rounds = funded(tmp_path, **{f"m{i}": 40_000 for i in range(MEMBERS)})
+    played(judge, PLAYED[:1])
+    rounds.void(EXAM)
+    with rounds.ledger.reading() as journal:
+        assert [journal.available(f"agent:m{i}", "EUR") for i in range(MEMBERS)] == [40_000] * MEMBERS
+        assert journal.available("house", "EUR") == -40_000 * MEMBERS
+    assert rounds.verify(EXAM) == []
+    late = judge.pay_round(named(PLAYED[1].broadcast), replies(PLAYED[1]))
+    assert "is void; another federation needs another name" in late.problem

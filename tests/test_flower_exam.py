@@ -101,7 +101,7 @@ def test_members_examine_one_another_and_the_wrapped_strategys_evaluation_stays_
     shown = rounds.show("federation-exam")
     promised = shown["spec"]["exam"]["commitments"]
     assert promised["1"] == HeldBack(DUES[0].inputs, DUES[0].labels).commitment("s") and len(promised) == MEMBERS
-    assert shown["spec"]["exam"]["over"] == "median"
+    assert shown["spec"]["exam"]["over"] == "trusted median"
 
 
 def test_what_members_say_comes_to_what_their_examples_say_at_one_place():
@@ -160,6 +160,17 @@ def test_an_examiner_that_answers_nonsense_is_left_out_alone(tampers):
     scores = paid.outcomes[-1].scores
     assert scores["1"].references == MEMBERS - 2 and scores["2"].references == MEMBERS - 1
     assert scores["1"].score > 3 * scores["1"].stderr
+
+
+def test_an_examiner_that_answers_on_other_examples_than_it_promised_is_left_out():
+    class Switches(Member):
+        def __call__(self, message):
+            answer = super().__call__(message)
+            self.held = HeldBack(self.held.inputs, (np.asarray(self.held.labels) + 1) % len(CLASSES))
+            return answer
+
+    scores = played([Member(1), Switches(2), *members()[2:]], rounds=1)[0].outcomes[-1].scores
+    assert scores["1"].references == MEMBERS - 2 and scores["2"].references == MEMBERS - 1
 
 
 def test_an_examiner_cannot_say_more_than_its_examples_could():

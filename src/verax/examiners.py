@@ -18,8 +18,8 @@ import numpy.typing as npt
 from verax.errors import OptionError
 from verax.innovations import Floats
 
-Over = Literal["mean", "median", "trusted"]
-OVERS = ("mean", "median", "trusted")
+Over = Literal["mean", "median", "trusted", "trusted median"]
+OVERS = ("mean", "median", "trusted", "trusted median")
 _HEAVIEST = 5.0  # times the middle weight, so that one label of a rare kind decides nothing
 _TRUSTED = 0.5  # of how far the middle examiner's labels go with the others'
 
@@ -151,8 +151,9 @@ def _errors_from_0(mark: Mark | None) -> float:
 class Examiners:
     """Whose each held-back example is (None: nobody's who replies), and how their marks are put together.
 
-    `over`: "mean" over their examples, "median" of their means, or "trusted", the mean over those whose labels go with
-    the others' (`loadings`). Nobody is examined on its own examples, nor has a part in who is trusted to examine it.
+    `over`: "mean" over their examples, "median" of their means, "trusted", the mean over those whose labels go with the
+    others' (`loadings`), or "trusted median", the median of their means. Nobody is examined on its own examples, nor
+    has a part in who is trusted to examine it.
 
     >>> judges = Examiners(("ann", "bob", "bob"), "mean")
     >>> judges.mark("ann", judges.table({"ann": np.array([9.0, 0.5, 1.0])})).score
@@ -190,11 +191,12 @@ class Examiners:
             return None
         if self.over == "median":
             return middle([*by.values()])
-        return pooled([by[h] for h in self._trusted(agent, table)])
+        put_together = middle if self.over == "trusted median" else pooled
+        return put_together([by[h] for h in self._trusted(agent, table)])
 
     def _trusted(self, agent: str, table: Table) -> list[str | None]:
         judges = [*table[agent]]
-        if self.over != "trusted" or len(judges) < 3 or len(table) < 3:
+        if self.over == "mean" or len(judges) < 3 or len(table) < 3:
             return judges
         return [h for h, x in loadings(table, judges, without=agent).items() if h is None or x > _TRUSTED] or judges
 
