@@ -791,15 +791,16 @@ def said_ranked():
 
 
 def exam_members_table():
-    found, rows, overs = results("exam_members")["liars"], [], ("mean", "median", "trusted", "trusted median")
+    found, rows = results("exam_members")["liars"], []
+    overs = [*dict.fromkeys(key.split(", ")[1] for key in found)]
     for lie in dict.fromkeys(key.split(",")[0] for key in found):
         cells = [found[f"{lie}, {over}"] for over in overs]
         kept = [f"{c['kept']['mean']:.0f} % [{c['kept']['min']:.0f}]" for c in cells]
         rows.append(
-            [lie, *kept, *(of_worst(c["liars"]) for c in cells[1:]), of_worst(cells[3]["no information"], ".1f")]
+            [lie, *kept, *(of_worst(c["liars"]) for c in cells[1:]), of_worst(cells[-1]["no information"], ".1f")]
         )
     liars = [f"liars' own, {over}" for over in overs[1:]]
-    return table(["liars of 10", *overs, *liars, "no information, trusted median"], rows)
+    return table(["liars of 10", *overs, *liars, f"no information, {overs[-1]}"], rows)
 
 
 def exam_few_table():
