@@ -36,7 +36,7 @@ lint: $(VENV)/.dev
 	$(BIN)/lint-imports
 
 bench: $(VENV)/.dev
-	$(BIN)/python benchmarks/run.py
+	$(BIN)/python benchmarks/whole.py
 	$(BIN)/python benchmarks/scoring.py
 	$(BIN)/python benchmarks/shards.py
 	$(BIN)/python benchmarks/sparse.py

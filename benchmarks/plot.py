@@ -230,10 +230,28 @@ def of_sparse() -> str:
     return f"{table(['', *head], rows)}\n\n{text}"
 
 
-def _cost(figures: Found | None) -> str:
+def of_whole() -> str:
+    """The figures of benchmarks/whole.py: cases down, verax and what stands beside it across."""
+    found = json.loads((HERE / "results" / "whole.json").read_text())
+    rows = []
+    for case, ways in found["cases"].items():
+        mine, others = ways["verax"], {way: figures for way, figures in ways.items() if way != "verax"}
+        beside = "; ".join(f"{way}: {_cost(figures, 'seconds')}" for way, figures in others.items())
+        ratio = "; ".join(f"{mine['seconds']['median'] / f['seconds']['median']:.1f}" for f in others.values())
+        rows.append([case, _cost(mine, "seconds"), beside, ratio])
+    versions = ", ".join(f"{k} {v}" for k, v in found["machine"].items() if k not in ("processor", "cores"))
+    text = (
+        f"Processor seconds, median of {found['runs']}, and the most memory; load {found['load before']} when it "
+        f"began. {versions}."
+    )
+    return f"{table(['', 'verax', 'beside it', 'times as long'], rows)}\n\n{text}"
+
+
+def _cost(figures: Found | None, what: str = "processor seconds") -> str:
     if figures is None:
         return "not measured"
-    return f"{figures['processor seconds']['median']:.1f} s, {figures['megabytes']:,} MB"
+    seconds = figures[what]["median"]
+    return f"{seconds:.{1 if seconds >= 10 or what != 'seconds' else 2}f} s, {figures['megabytes']:,} MB"
 
 
 def _timings(name: str, found: Any) -> dict[str, str]:
@@ -257,7 +275,7 @@ def page(text: str, found: Found) -> str:
 
     def made(match: re.Match[str]) -> str:
         name = match[1]
-        own = {"gpu": of_gpu, "sparse": of_sparse}
+        own = {"gpu": of_gpu, "sparse": of_sparse, "whole": of_whole}
         text = own[name]() if name in own else TABLES[name](found)
         if text.count("\n") == 1:  # a header alone
             text = (
