@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import textwrap
@@ -9,9 +10,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 import verax
 from verax import arrays, shape, transcript
+from verax.cli import app
 from verax.errors import InputError, OptionError, VeraxError
 from verax.federation import Payroll, Referee
 from verax.reports import Reports
@@ -117,6 +120,12 @@ def test_rows_that_cannot_be_are_refused(labels, shares, more, why):
         TopK.of(labels, shares, 4, **more)
 
 
+def test_rows_that_miss_one_by_rounding_are_made_to_sum_to_it():
+    for rows in (TopK.of([[0, 1]], [[0.6, 0.4006]], 4), TopK.of([[0, 1]], [[0.6, 0.3]], 4, rest=[0.1006])):
+        assert rows.dense().sum(1) == pytest.approx(1, abs=1e-12)
+        assert rows.shares[0, 0] == pytest.approx(0.6 / 1.0006)
+
+
 def test_the_likeliest_label_may_be_one_that_is_not_listed():
     rows = TopK.of([[1, 0], [2, -1]], [[0.2, 0.1], [0.1, 0.0]], 4)
     assert rows.likeliest.tolist() == rows.dense().argmax(1).tolist() == [2, 0]
@@ -158,6 +167,23 @@ def test_listed_rows_are_read_from_a_file_as_they_were_written(listing, tmp_path
     assert (found.rows == reports.rows).all() and (found.labels == reports.labels).all()
     with pytest.raises(InputError, match="write an NPZ"):
         verax.write(reports, tmp_path / "listed.csv")
+
+
+def test_the_command_line_scores_many_classes_and_refuses_the_rest_in_a_sentence(tmp_path):
+    rng = np.random.default_rng(1)
+    truth = rng.integers(0, 9000, 1000)
+    labels = np.where(rng.random((3, 1000)) < 0.7, truth, rng.integers(0, 9000, (3, 1000)))
+    rows = TopK.of((labels[..., None] + np.arange(2)) % 9000, np.broadcast_to([0.6, 0.2], (3, 1000, 2)), 9000)
+    reports = Reports.of(probabilities=rows, classes=[f"w{i}" for i in range(9000)], agents=[*"abc"])
+    verax.write(reports, tmp_path / "listed.npz")
+    run = CliRunner().invoke
+    found = run(app, ["score", str(tmp_path / "listed.npz"), "--rule", "pmi", "--json"])
+    wanted = verax.score(reports, rule="pmi")
+    assert found.exit_code == 0 and json.loads(found.stdout) == wanted.to_json()
+    for words in (["audit"], ["compare"], ["score", "--ranks"], ["score", "--html", str(tmp_path / "x.html")]):
+        refused = run(app, [words[0], str(tmp_path / "listed.npz"), *words[1:]])
+        assert refused.exit_code == 2 and "a table of labels beside labels" in refused.stderr
+    assert not (tmp_path / "x.html").exists()
 
 
 def test_copies_among_many_classes_are_those_among_few():

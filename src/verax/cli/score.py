@@ -69,7 +69,7 @@ def score(
         found = _score_shards(reports, asked, workers, dask)
         output.write(found.to_json(), lambda console: _print_scores(console, found))
         return
-    ready = read_and_plan(reports, asked)
+    ready = read_and_plan(reports, asked, by_entries=not ranks and output.html is None)
     if copies is not None:
         ready = _with_copies(ready, copies)
     scores = scored(ready)
@@ -134,13 +134,14 @@ def _with_copies(ready: Prepared, copies: str) -> Prepared:
     return ready.with_copies(groups_among(ready.reports, copies if copies == APART else read_document(Path(copies))))
 
 
-def read_and_plan(reports: list[Path], asked: PairedOptions) -> Prepared:
-    """The files read, and the mechanism planned on them."""
+def read_and_plan(reports: list[Path], asked: PairedOptions, *, by_entries: bool = False) -> Prepared:
+    """The files read, and the mechanism planned on them; `by_entries` as in `Mechanism.plan`."""
     from verax.score import prepare
 
     loaded = _read_reports(reports, asked)
     wanted = asked.truth is not None or asked.truth_col is not None
-    return prepare(loaded, loaded.truth if wanted else None, None, asked.mechanism(loaded.classes), asked.engine)
+    truth, mechanism = loaded.truth if wanted else None, asked.mechanism(loaded.classes)
+    return prepare(loaded, truth, None, mechanism, asked.engine, by_entries=by_entries)
 
 
 def _read_reports(reports: list[Path], asked: PairedOptions) -> Reports:
