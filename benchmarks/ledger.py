@@ -1,6 +1,6 @@
 """Measure the ledger: requests a second, and what a settlement costs beside the scoring inside it, in one run.
 
-    python benchmarks/ledger.py [--full]
+    python benchmarks/ledger.py [--full] [--entries 1000000]
 
 Both databases sync to disk before they answer. PostgreSQL is started for the run if its server is installed.
 """
@@ -17,13 +17,15 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 import verax
-from verax.ledger import Ledger
+from verax.database import journal_table
+from verax.ledger import GENESIS, Entry, Head, Ledger
 from verax.rounds import Rounds, Spec
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
@@ -89,6 +91,44 @@ def large(rounds: Rounds, agents: int, tasks: int, times: int) -> dict[str, floa
     }  # fmt: skip
 
 
+def long(entries: int) -> dict[str, float]:
+    """A log of many entries in an SQLite file: what its tree costs, and what each answer costs then."""
+    with tempfile.TemporaryDirectory() as folder:
+        ledger = Ledger.open(str(Path(folder) / "long.db"))
+        head, rows = Head(0, GENESIS), []
+        with ledger.writing() as journal:
+            for n in range(entries):
+                entry = Entry(n + 1, f"t{n}", "posted", "r", "house", f"agent:{n % 100}", 1, None, '{"code":"x"}', "")
+                head = Head(n + 1, entry.sealed_by(head.hash))
+                rows.append(vars(replace(entry, hash=head.hash)))
+                if len(rows) == 10_000 or n + 1 == entries:
+                    journal._connection.execute(journal_table.insert(), rows)
+                    rows.clear()
+        without = Path(folder, "long.db").stat().st_size
+        found = {"entries": float(entries), "tree_of_all_s": seconds(ledger.catch_up)}
+        found["tree_bytes_per_entry"] = (Path(folder, "long.db").stat().st_size - without) / entries
+        rng = np.random.default_rng(0)
+        with ledger.reading() as journal:
+            size = journal.tree.size
+            for name, task in {
+                "root": lambda: journal.tree.at(int(rng.integers(1, size))).root,
+                "inclusion": lambda: journal.tree.at(size).inclusion(int(rng.integers(size))),
+                "consistency": lambda: journal.tree.at(size).consistency(int(rng.integers(1, size))),
+            }.items():
+                found[f"{name}_ms"] = 1000 * statistics.median(seconds(task) for _ in range(200))
+
+        def append(n: int) -> None:
+            with ledger.writing() as journal:
+                journal.record(f"n{n}", "note", "r", {})
+
+        found["append_ms"] = 1000 * statistics.median(seconds(lambda n=n: append(n)) for n in range(50))  # type: ignore[misc]
+        ledger.keys.key("operator")
+        found["checkpoint_ms"] = 1000 * seconds(ledger.checkpoint)
+        found["verify_s"] = seconds(ledger.verify)
+        ledger.close()
+        return found
+
+
 @contextmanager
 def ledgers() -> Iterator[dict[str, Callable[[], Ledger]]]:
     """How to open a ledger on each kind of database there is."""
@@ -105,8 +145,12 @@ def ledgers() -> Iterator[dict[str, Callable[[], Ledger]]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--full", action="store_true", help="1,000 agents x 10,000 tasks too")
-    full = parser.parse_args().full
-    found: dict[str, Any] = {}
+    parser.add_argument("--entries", type=int, default=0, help="only a log of so many entries")
+    asked = parser.parse_args()
+    if asked.entries:
+        print(json.dumps(long(asked.entries), indent=1))
+        return
+    full, found = asked.full, {}
     with ledgers() as databases:
         print(
             f"{'':12}{'round':>16}{'submit/s':>10}{'settle/s':>10}{'score':>10}{'settle':>10}{'ratio':>8}{'verify':>10}"

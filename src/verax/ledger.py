@@ -258,9 +258,9 @@ class Journal:
 
     def grow(self, entry: Entry | None = None) -> None:
         """Take into the tree what it has not yet: the entry, where it is the next, else all that came since."""
-        size = self.tree.size
+        size = self.tree.growth.size
         new = [entry] if entry is not None and entry.seq == size + 1 else self.entries(after=size)
-        self.tree.grow((leaf_hash(e.leaf.encode()) for e in new), size)
+        self.tree.grow(leaf_hash(e.leaf.encode()) for e in new)
 
     def get(self, id: str) -> Entry | None:
         """The entry of an id, if there is one."""

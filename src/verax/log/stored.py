@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from verax.database import journal_table, signatures_table, tree_table
 from verax.errors import LedgerError
 from verax.log.checkpoint import HASH_BYTES, Checkpoint, Continuation
-from verax.log.merkle import Subtree, Tree
+from verax.log.merkle import Growth, Subtree, Tree
 
 _MANY = 10_000  # rows that are written at once
 
@@ -19,6 +19,7 @@ class StoredTree:
 
     def __init__(self, connection: sa.Connection) -> None:
         self._connection = connection
+        self._growth: Growth | None = None  # while this transaction writes, nobody else does
 
     @property
     def size(self) -> int:
@@ -35,9 +36,16 @@ class StoredTree:
         """The tree over the first entries, over all if not said."""
         return Tree(self.size if size is None else size, self._look_up)
 
-    def grow(self, leaves: Iterable[bytes], size: int) -> None:
-        """Take in what stands after the first `size` entries."""
-        growth, rows = self.at(size).growth, []
+    @property
+    def growth(self) -> Growth:
+        """The tree as it grows in this transaction."""
+        if self._growth is None:
+            self._growth = self.at().growth
+        return self._growth
+
+    def grow(self, leaves: Iterable[bytes]) -> None:
+        """Take in what comes next."""
+        growth, rows = self.growth, []
         for leaf in leaves:
             rows.append({"nodes": b"".join(growth.add(leaf)), "seq": growth.size})
             if len(rows) == _MANY:
