@@ -6,6 +6,7 @@ import base64
 import dataclasses
 import json
 import stat
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +20,7 @@ from verax.cli import app
 from verax.errors import InputError, LedgerError
 from verax.keys import Key
 from verax.ledger import Ledger, Transfer
-from verax.log import Continuation, NoteKey, Proof, Witness
+from verax.log import Checkpoint, Continuation, NoteKey, Proof, Witness
 from verax.receipts import findings, later_finding, report_finding
 from verax.rounds import Rounds, Spec
 from verax.wire import canonical
@@ -263,6 +264,39 @@ def test_the_five_minutes_of_the_page(tmp_path, monkeypatch):
     command("round", "verify", "r", "--receipt", "ann.receipt", "--receipt", "settled.receipt")
     older = command("receipt", "verify", "settled.receipt", "--against", "ann.receipt", expect=2)
     assert "compare with a later one" in older.stderr
+
+
+def test_a_receipt_is_compared_with_what_a_service_says(tmp_path, keys):
+    from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+    rounds = Rounds(Ledger.open(str(tmp_path / "verax.db")))
+    kept = filled(rounds, keys)["ann"]
+    (tmp_path / "ann.receipt").write_text(str(kept))
+    rounds.seal("r")
+    told = {f"/log/checkpoint?since={kept.checkpoint.size}": str(rounds.ledger.continuation(kept.checkpoint.size))}
+
+    class Service(BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(200 if self.path in told else 404)
+            self.end_headers()
+            self.wfile.write(told.get(self.path, "").encode())
+
+        def log_message(self, *_):
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Service)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        there = f"http://127.0.0.1:{server.server_port}"
+        asked = "receipt", "verify", tmp_path / "ann.receipt", "--operator", operator_of(rounds), "--against"
+        assert "begins with the 5 of the receipt, unchanged" in command(*asked, there).stdout
+        assert "no checkpoint could be had" in command(*asked, f"{there}/else", expect=2).stderr
+        forged = Checkpoint.of(kept.checkpoint.origin, 7, b"0" * 32).signed(Key.new(), 0)
+        told[f"/log/checkpoint?since={kept.checkpoint.size}"] = str(Continuation(kept.checkpoint.size, (), forged))
+        assert "is signed by the operator" in command(*asked, there, expect=2).stderr
+    finally:
+        server.shutdown(), thread.join(), server.server_close(), rounds.ledger.close()
 
 
 def test_a_witness_by_command(tmp_path, monkeypatch):

@@ -307,6 +307,30 @@ def test_a_journal_without_its_triggers_and_changed_under_the_checkpoint_is_foun
     assert world.problems(path, world.receipt.checkpoint) != []
 
 
+@pytest.mark.parametrize("values", [
+    ("posted", "r", "house", "agent:eve", 500, '{"code":"fund"}'),
+    ("posted", "r", "house", "agent:eve", 500, '{"code":"pay"}'),
+    ("posted", "q", "house", "agent:eve", 500, '{"code":"pay"}'), ("posted", "z", "house", "agent:eve", 500, "{}"),
+    ("pending", "r", "house", "escrow:r", 500, '{"code":"stake"}'), ("settle", "q", None, None, None, "{}"),
+    ("submit", "r", None, None, None, "{}"), ("submit", "r", None, None, None, "[]"),
+])  # fmt: skip
+@pytest.mark.parametrize("settled", [False, True])
+def test_a_row_put_in_by_hand_by_who_has_no_key_is_found(world, values, settled):
+    """Whoever can write the file can chain a row; but not sign for the operator, nor for an agent."""
+    path = world.played("raw.db", [], onto=world.honest if settled else world.played("open.db", HONEST[:-2]))
+    ledger = world.opened(path)
+    with ledger.writing() as journal:
+        head = journal.head()
+        kind, round, debit, credit, amount, body = values
+        entry = Entry(head.count + 1, f"{round}:by hand", kind, round, debit, credit, amount, None, body, "",
+                      (NOON + timedelta(hours=9)).isoformat(), "EUR" if amount else None)  # fmt: skip
+        entry = dataclasses.replace(entry, hash=entry.sealed_by(head.hash))
+        journal._connection.execute(journal_table.insert().values(**vars(entry)))
+        journal.grow(entry)
+    ledger.close()
+    assert world.problems(path) != []
+
+
 def test_a_receipt_from_before_the_settlement_fixes_what_came_before_it_and_nothing_else(world):
     """What a receipt cannot show is said in docs/receipts.md: take another one when the round is settled."""
     early = world.played("early.db", HONEST[:-2])

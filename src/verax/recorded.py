@@ -223,7 +223,11 @@ class RecordedRound:
         count: dict[str, int] = defaultdict(int)
         holders: dict[str, str] = {}
         for entry in self.journal.entries(self.name, "submit"):
-            made = Submission.from_json(entry.said)
+            try:
+                made = Submission.from_json(entry.said)
+            except InputError as error:
+                yield f"entry {entry.seq} is no submission: {error}"
+                continue
             if not is_signed(made.signed_part(self.opened), made.key, made.signature):
                 yield f"entry {entry.seq}, the submission of {made.agent!r}, is not signed by its key"
             if self.spec.exam is not None and made.key != operator:

@@ -52,7 +52,9 @@ def course_problems(this: RecordedRound) -> Iterator[str]:
 
 def _step_problems(this: RecordedRound, way: _Way, entry: Entry) -> Iterator[str]:
     step = _step_of(this, entry)
-    if step == "submit":
+    if step is None and entry.kind in (*LATEST_FIRST, "void-round"):
+        yield f"entry {entry.seq} ({entry.id!r}) records a step of round {this.name!r} under another name"
+    if step == "submit" and isinstance(entry.said, dict):
         way.agents.add(f"agent:{entry.said.get('agent')}")
     if step is not None:
         following = TRANSITIONS.get((way.state, step))

@@ -29,7 +29,7 @@ _Keys = Annotated[
 ]
 _Out = Annotated[Path | None, typer.Option("-o", help="Write to this file, not to the screen.", metavar="FILE")]
 _LONGEST_WAIT = 30  # seconds
-_LONGEST_ANSWER = 2**20
+_LONGEST_ANSWER, _LONGEST_REFUSAL = 2**20, 1000
 
 
 @app.command()
@@ -149,12 +149,16 @@ def _text_in(against: str) -> str | None:
 
 def _fetched(address: str, size: int) -> str:
     """What a service says that its log is now, and that it continues what the receipt has seen."""
-    from urllib.error import URLError
+    from urllib.error import HTTPError, URLError
     from urllib.request import urlopen
 
     try:
         with urlopen(f"{address.rstrip('/')}/log/checkpoint?since={size}", timeout=_LONGEST_WAIT) as answer:
             return str(answer.read(_LONGEST_ANSWER).decode())
+    except HTTPError as error:
+        with error:
+            said = error.read(_LONGEST_REFUSAL).decode(errors="replace").strip()
+        raise InputError(f"{address}: no checkpoint could be had there ({error}: {said}); check the address") from None
     except (URLError, OSError, UnicodeDecodeError) as error:
         raise InputError(f"{address}: no checkpoint could be had there ({error}); check the address") from None
 
