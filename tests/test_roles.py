@@ -73,6 +73,8 @@ def test_a_role_that_may_only_call_hands_in_and_the_operator_settles(operator, a
     for n, (name, key) in enumerate(keys.items()):
         taken = agent.submit("r", name, report(0, 1, 0, 1, 1, n // 2), signer=key)
         assert agent.submit("r", name, report(0, 1, 0, 1, 1, n // 2), signer=key).entry == taken.entry
+    with pytest.raises(ConflictError, match="under no checkpoint yet"):
+        agent.receipt("r", "ann")
     agent.submit("m", "ann", report(0, 1, 1, 0, 1, 0), signer=keys["ann"])
     with pytest.raises(LedgerError, match="to spend"):
         agent.submit("m", "cy", report(0, 1, 1, 0, 1, 1), signer=keys["cy"])
@@ -81,6 +83,7 @@ def test_a_role_that_may_only_call_hands_in_and_the_operator_settles(operator, a
         operator.seal(round)
         operator.settle(round)
         assert operator.verify(round) == [] and operator.receipt(round, "ann").is_included
+        assert agent.receipt(round, "ann").is_included and agent.verify(round) == []
     with pytest.raises(ConflictError, match="is settled and cannot submit"):
         agent.submit("r", "cy", report(1, 1, 1, 1, 1, 1), signer=keys["cy"])
 

@@ -208,7 +208,7 @@ class Ledger:
         """Bring the tree to the journal's end: of an older version's journal nothing is in it yet."""
         with self.reading() as journal:
             behind = journal.tree.size < journal.head().count
-        if behind:
+        if behind and (self._owns or not self._is_postgres):
             with self.writing() as journal:
                 journal.grow()
 

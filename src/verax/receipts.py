@@ -76,7 +76,7 @@ def _checkpoint_over(this: RecordedRound, entry: Entry) -> Checkpoint:
     """What the log is now where the round's operator can sign it, else as it has signed it last."""
     tree, public = this.journal.tree, this.opened.get("operator")
     text = this.keys.get(OPERATOR)
-    if text is not None and (key := Key.of(text)).public == public:
+    if text is not None and (key := Key.of(text)).public == public and tree.size >= entry.seq:
         return this.journal.signed_checkpoint(key)
     sizes = [size for size in tree.signed_sizes(public) if size >= entry.seq]
     if not sizes:
