@@ -200,6 +200,10 @@ def test_a_superlink_and_three_supernodes_on_loopback(place):
     assert completed(place)
     earned = paid(place, ["client 0", "client 1", "client 2"])
     assert earned["client 2"] == 0 < min(earned["client 0"], earned["client 1"])
+    heard = [*place.folder.glob("flower-supernode-*.log")]  # where each client's own output goes
+    for number, amount in enumerate(earned.values()):
+        told = f"federation, round 1: client {number} is paid {amount // 100}.{amount % 100:02} EUR: "
+        assert sum(told in path.read_text() for path in heard) == 1
 
 
 def test_four_supernodes_examine_one_another_and_are_paid_once(place):

@@ -88,7 +88,7 @@ class Outcome:
             said = self.scores.warnings if self.scores else ()
             return next((warning for warning in said if repr(s.agent) in warning), "it has no score")
         error = "" if s.stderr is None else f" ± {s.stderr:.4f}"
-        found = f"score {s.score:.4f}{error} beside {s.references} others"
+        found = f"score {s.score:.4f}{error} beside {s.references} other{'s' * (s.references != 1)}"
         return found if s.score > 0 or not self.amounts else f"{found}; what is not above 0 is paid nothing"
 
 
