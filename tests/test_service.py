@@ -241,6 +241,10 @@ def test_what_was_committed_to_is_shown_from_afar(here):
         agents.give_beacon("r", "00" * 48)
     here.operator.ask("POST", f"{address('r')}/settle"), here.work()
     assert {*here.operator.settle("r").amounts} == {*keys} and agents.verify("r") == []
+    for asked in (["r"], ["r", "--agent", "ann"]):
+        words = [sys.executable, "-c", "from verax.cli import main; main()", "remote", "show", *asked]
+        shown = subprocess.run([*words, "--server", here.address], env=environment(), capture_output=True, text=True)
+        assert shown.returncode == 0 and ("commitment" if "--agent" in asked else "ann") in shown.stdout, shown.stderr
 
 
 @pytest.mark.parametrize("name", ["a/b", "../r", "a.json", "ü?x=1", "100%", "a b", "r#1", "%2F"])

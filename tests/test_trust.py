@@ -22,8 +22,10 @@ from verax.cli import app
 from verax.errors import ConflictError, InputError, LedgerError
 from verax.keys import Key, sealing_key
 from verax.ledger import Entry, Journal, Ledger, Transfer
+from verax.payroll import Payroll
 from verax.recorded import secret_name
 from verax.rounds import Rounds, Spec, Submission, content_of
+from verax.service.shared import Settings
 
 TASKS = tuple(f"t{n}" for n in range(6))
 SPEC = Spec("r", TASKS, ("no", "yes"), "100.00", min_tasks=2)
@@ -472,3 +474,38 @@ def test_agents_with_keys_of_their_own_take_part_by_command(tmp_path, monkeypatc
         assert done.exit_code == 0, done.stderr
     assert command("key", "new", "ann.pem").exit_code == 2
     assert "no Ed25519 key" in command("key", "show", "ann.csv").stderr
+
+
+# passwords
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "postgresql+psycopg://bob:hunter2@127.0.0.1:1/x", "postgresql+psycopg://bob:hunter2@127.0.0.1:port/x",
+        "postgresql+psycopg://127.0.0.1:1/x?user=bob&password=hunter2", "mysql://bob:hunter2@host/x",
+        "postgresql+none://bob:hunter2@host/x", "postgresql+psycopg:/bob:hunter2@host/x", "bob:hunter2@host/x",
+        "postgresql+psycopg://bob:hunt@hunter2@127.0.0.1:1/x?sslmode=none", "sqlite:/bob:hunter2@host",
+        "postgresql:bob:hunter2@host/x",
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("step", ["show", "verify", "seal"])
+def test_a_password_of_a_database_is_never_shown(address, step, tmp_path, monkeypatch):
+    """Neither in a refusal, nor by way of the environment, nor as help, nor in what an exception holds."""
+    monkeypatch.chdir(tmp_path)
+    for asked in (("--db", address), ()):
+        monkeypatch.setenv("VERAX_DB", address)
+        for words in (("round", step, "r", *asked), ("round", step, "--help")):
+            found = command(*words)
+            assert found.exit_code == (0 if words[-1] == "--help" else 2), found.output
+            chain, error = [], found.exception
+            while error is not None:
+                chain.append(repr(error))
+                error = error.__cause__
+            assert "hunter2" not in found.output + found.stderr + " ".join(chain)
+    assert [*tmp_path.iterdir()] == []  # nor is a file made that is called by it
+
+
+def test_what_holds_an_address_does_not_show_it():
+    secret = "postgresql+psycopg://bob:hunter2@host/x"
+    assert "hunter2" not in repr(Payroll(secret, budget="1.00")) + repr(Settings(secret))

@@ -55,6 +55,23 @@ _UNIQUE = {"journal": ("seq", "id", "settles", "hash"), "tree": ("seq",), "signa
 _SINCE_THEN = {"journal": ("at", "currency")}  # columns that a first version's table has not
 
 
+def is_address(given: str) -> bool:
+    """Whether a database is named by its address, well or badly, and not by the path of a file."""
+    return "://" in given or re.match(r"(postgres|sqlite|mysql|maria)[\w+]*:", given) is not None
+
+
+def shown(address: str) -> str:
+    """An address as it may be shown: without its password, wherever it stands.
+
+    >>> shown("postgresql://ann:pa@ss@host/db"), shown("postgresql://host/db?user=ann&password=secret")
+    ('postgresql://***@host/db', 'postgresql://host/db?user=ann&password=***')
+    """
+    before, at, after = address.rpartition("@")
+    scheme, slashes, _ = before.partition("//") if "//" in before else before.partition(":")
+    whole = f"{scheme}{slashes}***@{after}" if at and ":" in before else address
+    return re.sub(r"(?i)(pass\w*=)[^&\s]*", r"\1***", whole)
+
+
 def make_ready(engine: sa.Engine, create: bool) -> None:
     """The table and its guards, made once or brought up to date; a lock keeps two first users apart."""
     postgres = engine.dialect.name == "postgresql"

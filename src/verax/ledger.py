@@ -39,7 +39,7 @@ try:
     from sqlalchemy import exc
 
     from verax import roles
-    from verax.database import engine_of, journal_table, make_ready
+    from verax.database import engine_of, is_address, journal_table, make_ready, shown
     from verax.folding import balances_of, journal_problems, tree_problems
     from verax.keys import OPERATOR, Key, Keyring
     from verax.log import Checkpoint, Continuation, NoteKey
@@ -76,18 +76,21 @@ class Ledger:
         `keys` is the folder of the operator's keys and of what rounds keep secret: by default beside an SQLite file,
         else in the home folder, and in memory where the database is.
         """
-        address = url if "://" in url else f"sqlite:///{Path(url)}"
+        address = url if is_address(url) else f"sqlite:///{Path(url)}"
         try:
+            if "@" in (sa.make_url(address).host or ""):
+                raise LedgerError(f"{shown(url)!r} has an @ in its password; write it as %40")
             if sa.make_url(address).get_backend_name() not in ("sqlite", "postgresql"):
-                raise LedgerError(f"{url!r}: that kind of database is not known; use SQLite or PostgreSQL")
+                raise LedgerError(f"{shown(url)!r}: that kind of database is not known; use SQLite or PostgreSQL")
             ledger = cls(engine_of(address), _keyring_of(address, keys))
-        except (exc.ArgumentError, exc.NoSuchModuleError):
-            raise LedgerError(f"{url!r} is no database address; give a file, or postgresql+psycopg://...") from None
+        except (exc.ArgumentError, exc.NoSuchModuleError, ValueError):
+            named = f"{shown(url)!r} is no database address"
+            raise LedgerError(f"{named}; give a file, or postgresql+psycopg://...") from None
         except ModuleNotFoundError:
             raise ExtraMissing("PostgreSQL ledgers", "postgres") from None
         file = ledger._engine.url.database
         if not create and address.startswith("sqlite") and file and not Path(file).exists():
-            raise LedgerError(f"{file}: no such ledger; open a round first, or check db=")
+            raise LedgerError(f"{shown(file)}: no such ledger; open a round first, or check db=")
         try:
             with ledger._failing_closed():
                 make_ready(ledger._engine, create)

@@ -48,7 +48,7 @@ class Payroll:
     'EUR'
     """
 
-    db: str
+    db: str = field(repr=False)  # which may hold a password
     budget: str
     currency: str = "EUR"
     scheme: str = "clipped"

@@ -368,8 +368,10 @@ def show(
     from verax.show.text import console, print_line, table
 
     rounds = _rounds_in(db)
-    with rounds.ledger.reading() as journal:
-        told = told_in(journal, round)
+    told: list[Any] = []
+    if (ledger := getattr(rounds, "ledger", None)) is not None:  # what agents were told is beside the database
+        with ledger.reading() as journal:
+            told = told_in(journal, round)
     if agent is None:
         known = rounds.show(round)
         if as_json:

@@ -215,6 +215,15 @@ class Remote:
         found: dict[str, Any] = self._document("GET", f"{address(round, agent)}.json")
         return found
 
+    def handed_in(self, round: str, agent: str) -> list[dict[str, Any]]:
+        """What an agent has handed in, in order."""
+        found: list[dict[str, Any]] = self.of_agent(round, agent)["submissions"]
+        return found
+
+    def state(self, round: str) -> str:
+        """How far a round is."""
+        return str(self.show(round)["state"])
+
     def balance(self, round: str, agent: str, signer: Key | None = None) -> dict[str, Any]:
         """What is on an agent's account, in minor units."""
         auth = None if signer is None else _Signed(signer)

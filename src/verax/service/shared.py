@@ -38,7 +38,7 @@ T = TypeVar("T")
 class Settings:
     """Which database is served, for whom, and within which limits."""
 
-    url: str = "verax.db"
+    url: str = field(default="verax.db", repr=False)  # which may hold a password
     keys: str | None = None
     operators: tuple[str, ...] = ()  # public keys, beside the one in the folder of keys
     limits: Limits = field(default_factory=Limits)
