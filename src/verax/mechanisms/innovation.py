@@ -62,7 +62,7 @@ def _innovations(rows: Floats, answered: Floats, signal: Public) -> tuple[Floats
 def _public_rows(features: Floats, classes: int) -> tuple[Floats, list[Floats]]:
     if features.shape[1] % classes:
         raise InputError(
-            f"rule innovation takes the rows of public models side by side, {classes} columns each, and the public "
+            f"this rule takes the rows of public models side by side, {classes} columns each, and the public "
             f"signal has {features.shape[1]} columns; begin with the rows of the model that everybody was sent"
         )
     p, *models = np.split(features, features.shape[1] // classes, axis=1)
