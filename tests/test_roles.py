@@ -151,6 +151,22 @@ def test_the_function_takes_nothing_but_what_handing_in_takes(operator, url, cal
     assert operator.ledger.head() == before
 
 
+def test_the_function_takes_nothing_once_a_round_is_sealed_or_over(operator, agent, url):
+    for name in ("ann", "bob"):
+        agent.submit("r", name, report(0, 1, 0, 1, 1, 0), signer=Key.new())
+    for kind, step in (("reveal", None), ("submit", operator.seal), ("reveal", operator.settle), ("submit", None)):
+        if step is not None:
+            step("r")
+        before = operator.ledger.head()
+        call = f"SELECT journal_submit('r:{kind}:x', '{kind}', 'r', NULL, NULL, NULL, NULL, '{{}}', NULL)"
+        with pytest.raises(sa.exc.DBAPIError, match="can only hand in what the round takes now"):
+            order(url, call)
+        assert operator.ledger.head() == before
+    operator.void("m")
+    with pytest.raises(sa.exc.DBAPIError, match="can only hand in what the round takes now"):
+        order(url, "SELECT journal_submit('m:s:1','pending','m','agent:ann','escrow:m',5,NULL,'{}','EUR')")
+
+
 def test_a_table_of_the_callers_own_is_not_taken_for_the_journal(operator, url):
     """A function of the owner's that looked into the caller's temporary tables first would believe the caller."""
     before = operator.ledger.head()

@@ -59,6 +59,10 @@ BEGIN
        OR NOT EXISTS (SELECT 1 FROM journal WHERE id = new_round || ':open' AND kind = 'open') THEN
         RAISE EXCEPTION 'this role can only hand in to a round that is open';
     END IF;
+    IF (new_kind = 'reveal') <> EXISTS (SELECT 1 FROM journal WHERE id = new_round || ':seal')
+       OR EXISTS (SELECT 1 FROM journal WHERE id IN (new_round || ':score', new_round || ':void')) THEN
+        RAISE EXCEPTION 'this role can only hand in what the round takes now';
+    END IF;
     IF new_kind = 'pending' THEN
         SELECT coalesce(sum(CASE
             WHEN debit = new_debit AND (kind IN ('posted', 'post') OR (kind = 'pending' AND id NOT IN
