@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 
 import numpy as np
@@ -241,3 +242,15 @@ def test_an_exam_that_is_called_off_gives_every_stake_back(tmp_path):
     assert rounds.verify(EXAM) == []
     late = judge.pay_round(named(PLAYED[1].broadcast), replies(PLAYED[1]))
     assert "is void; another federation needs another name" in late.problem
+
+
+def test_the_service_says_in_words_what_an_exam_pays(tmp_path):
+    pytest.importorskip("fastapi", reason="the service's extra is not installed")
+    from verax.service.views import rules_in_words
+
+    for signed, said in ((False, "below 3 standard errors above 0 earns nothing"), (True, "below 0 loses, out")):
+        judge = referee(payroll(tmp_path, signed=signed), name=f"signed {signed}")
+        assert judge.exam is not None
+        spec = ledger(tmp_path).spec(f"signed {signed}-exam")
+        words = rules_in_words(spec, False, "open", datetime(2026, 1, 1))
+        assert "5 holders have committed" in words[1] and said in words[2]

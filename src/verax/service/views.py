@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any
 from urllib.parse import quote
 
+from verax.examined import Terms
 from verax.money import major_text, scale_of
 from verax.rounds import Spec
 from verax.schemes import known_rule
@@ -39,6 +40,8 @@ def rules_in_words(spec: Spec, knows_truth: bool, state: str, now: datetime) -> 
     >>> print(rules_in_words(spec, False, "open", datetime(2026, 1, 1))[0])
     2 tasks, each with one of 2 classes. Tasks may be left out.
     """
+    if spec.exam is not None:
+        return _exam(spec, spec.exam, state)
     tasks, classes = f"{len(spec.tasks):,} tasks", f"{len(spec.classes)} classes"
     beside = "the true labels, which are sealed until settlement" if knows_truth else "what the other agents report"
     rule = known_rule(spec.rule)
@@ -69,6 +72,22 @@ _SCHEMES = {
     "affine": "Each agent has an equal part of it that rises and falls with its score.",
     "proportional": "It is shared out in proportion to the scores above 0.",
 }
+
+
+def _exam(spec: Spec, terms: Terms, state: str) -> list[str]:
+    """What an exam asks and pays."""
+    below = "loses, out of a stake" if terms.signed else "earns nothing"
+    least = "0" if terms.signed else f"{terms.sure:g} standard errors above 0"
+    held = f"{len(terms.commitments)} holders have" if len(terms.commitments) != 1 else "One holder has"
+    return [
+        f"This is the exam of a federation: its models, with {len(spec.classes)} classes, earn what they add about "
+        "labels that others hold back, over all rounds together.",
+        f"{held} committed to their examples before the first round.",
+        f"The budget is {spec.budget} {spec.currency}. A score of {terms.full_marks} earns an equal part of it, and "
+        f"more earns no more; what is below {least} {below}.",
+        "Its operator records the rounds; nobody hands in a report here."
+        + ("" if state == "open" else " No more rounds are recorded."),
+    ]
 
 
 def _pay(spec: Spec) -> str:
