@@ -101,7 +101,7 @@ def test_members_examine_one_another_and_the_wrapped_strategys_evaluation_stays_
     shown = rounds.show("federation-exam")
     promised = shown["spec"]["exam"]["commitments"]
     assert promised["1"] == HeldBack(DUES[0].inputs, DUES[0].labels).commitment("s") and len(promised) == MEMBERS
-    assert shown["spec"]["exam"]["over"] == "trusted median"
+    assert shown["spec"]["exam"]["over"] == "median"
 
 
 def test_what_members_say_comes_to_what_their_examples_say_at_one_place():

@@ -50,9 +50,9 @@ class Sitting:
     They come from members, as dues that each hands to the server and is not examined on itself, or are the server's own
     (`holder` None). With `members` they keep theirs and mark each other: a way to reach them, or True where an adapter
     has one. `promised`: what each holder committed to before the first round, and its salt; examples that are others
-    than promised are refused. `over` and `own_past` are those of `exam.Exam`; by default "trusted median" where members
-    mark, who may lie about marks too, and else "trusted". `copies`: how many noised copies of the broadcast count as
-    public at each level.
+    than promised are refused. `over` and `own_past` are those of `exam.Exam`; by default "median" where members mark,
+    who may lie about marks too, and else "trusted". `copies`: how many noised copies of the broadcast count as public
+    at each level.
 
     >>> held = HeldBack(np.zeros((2, 3)), [0, 1], "ann")
     >>> sitting = Sitting([held], promised={"ann": (held.commitment("salt"), "salt")})
@@ -87,8 +87,8 @@ class Sitting:
 
     @property
     def together(self) -> Over:
-        """How examiners are put together: those who are trusted; their median where they send marks of their own."""
-        return self.over or ("trusted median" if self.members else "trusted")
+        """How examiners are put together: those who are trusted; the median of all where they send marks."""
+        return self.over or ("median" if self.members else "trusted")
 
     def commitments(self, salt_of: Callable[[str], str]) -> dict[str, str]:
         """What each holder of the examples at hand has committed to, "" the server; who has not, is committed here."""
