@@ -126,7 +126,10 @@ class Rounds:
 
         Opening the same round again, unchanged, answers as before.
         """
-        check_spec(spec)
+        try:
+            check_spec(spec)
+        except OverflowError:
+            raise InputError(f"what round {spec.round!r} asks has a number too large to count with") from None
         admission.check_admission(spec)
         with self._writing(spec.round) as this:
             if (known := this.journal.get(f"{spec.round}:open")) is not None:

@@ -128,7 +128,10 @@ class Spec(wire.Document):
     @cached_property
     def signal(self) -> npt.NDArray[Any] | None:
         """The public signal as an array."""
-        return None if self.public is None else np.array(self.public)
+        try:
+            return None if self.public is None else np.array(self.public)
+        except ValueError:
+            raise InputError("the public signal's rows differ in length; give each task as many numbers") from None
 
     @property
     def mechanism(self) -> Mechanism:
