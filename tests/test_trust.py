@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import dataclasses
 import hashlib
 import itertools
@@ -20,11 +21,11 @@ import verax
 from verax import wire
 from verax.cli import app
 from verax.errors import ConflictError, InputError, LedgerError
-from verax.keys import Key, sealing_key
+from verax.keys import Key, seal, sealing_key
 from verax.ledger import Entry, Journal, Ledger, Transfer
 from verax.payroll import Payroll
 from verax.recorded import secret_name
-from verax.rounds import Rounds, Spec, Submission, content_of
+from verax.rounds import Rounds, Spec, Submission, commitment, content_of
 from verax.service.shared import Settings
 
 TASKS = tuple(f"t{n}" for n in range(6))
@@ -509,3 +510,49 @@ def test_a_password_of_a_database_is_never_shown(address, step, tmp_path, monkey
 def test_what_holds_an_address_does_not_show_it():
     secret = "postgresql+psycopg://bob:hunter2@host/x"
     assert "hunter2" not in repr(Payroll(secret, budget="1.00")) + repr(Settings(secret))
+
+
+# a report that nobody sees before it is sealed, and that no settlement should stumble over
+
+_BYTES = base64.b64encode(bytes(24)).decode(), base64.b64encode(np.full(6, 0.5).tobytes()).decode()
+HOSTILE = [
+    {"labels": [2**63] * 6}, {"labels": [10**400] * 6}, {"labels": [[0]] * 6}, {"labels": [True] * 6},
+    {"labels": [2] * 6},
+    {"labels": "000000"}, {"labels": [0] * 5}, {"labels": [0] * 6, "probabilities": 5}, {"labels": None}, {},
+    {"labels": [0, 1] * 3, "listed": _BYTES[0], "shares": _BYTES[1]},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("rule", ["zero-one", "ce"])
+@pytest.mark.parametrize("content", HOSTILE)
+def test_a_hostile_report_harms_nobody_but_whoever_signed_it(rounds, content, rule):
+    spec = dataclasses.replace(SPEC, rule=rule)
+    rounds.open(spec)
+    rounds.fund("r")
+    for agent, labels in (("ann", (0, 1, 0, 1, 1, 0)), ("bob", (0, 1, 0, 1, 0, 0)), ("cy", (1, 1, 0, 1, 1, 0))):
+        rows = np.where(np.array(labels)[:, None] == np.arange(2), 0.9, 0.1)[None] if rule == "ce" else None
+        rounds.submit("r", agent, verax.Reports.of([list(labels)], rows, tasks=TASKS, classes=SPEC.classes))
+    rounds.take(sealed_by(Key.new(), rounds.public_record("r"), content))
+    rounds.seal("r")
+    amounts = rounds.settle("r").amounts
+    assert amounts["ann"] > 0 and rounds.verify("r") == []
+    assert amounts["eve"] == 0 or (rule == "zero-one" and "listed" in content)  # whose labels are in order
+
+
+def test_labels_alone_freeze_no_round_that_asks_for_probabilities(rounds):
+    rounds.open(dataclasses.replace(SPEC, rule="ce"))
+    rounds.fund("r")
+    for agent in ("ann", "bob"):
+        rows = np.full((1, 6, 2), 0.5)
+        rounds.submit("r", agent, verax.Reports.of([[0, 1] * 3], rows, tasks=TASKS, classes=SPEC.classes))
+    rounds.take(sealed_by(Key.new(), rounds.public_record("r"), {"labels": [0, 1] * 3}))
+    rounds.seal("r")
+    assert rounds.settle("r").amounts["eve"] == 0 and rounds.verify("r") == []
+
+
+def sealed_by(key: Key, opened: dict, content) -> Submission:
+    """What an agent that keeps to no form seals, commits to and signs."""
+    bound = commitment("r", "eve", content, "n")
+    hidden = seal({"content": content, "nonce": "n"}, opened["seal_to"], ["r", "eve"])
+    made = dataclasses.replace(Submission.of(opened, "eve", 1, {}, key), commitment=bound, sealed=hidden, signature="")
+    return dataclasses.replace(made, signature=key.sign(made.signed_part(opened)))

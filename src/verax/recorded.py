@@ -319,7 +319,7 @@ class RecordedRound:
             assert content is not None
             content = {name: held for name, held in content.items() if name != "survey"}  # its signature says so
             check_content(self.spec, agent, content)
-        except (AssertionError, InputError, KeyError, TypeError, ValueError):
+        except (ArithmeticError, AssertionError, InputError, KeyError, TypeError, ValueError):
             if self.spec.exam is not None:
                 return None  # signed by the operator, who has not recorded what it committed to
             content = nothing_said(self.spec)  # signed by its agent, who has to bear that it says nothing
@@ -374,8 +374,12 @@ def check_content(spec: Spec, agent: str, content: Any) -> None:
     """Refuse what could not be settled: of a batch or a market a report, of an exam a round that was sat."""
     if spec.exam is not None:
         Sat.from_json(content)
-    else:
-        reports_of(spec, [(agent, content)])
+        return
+    labels = content["labels"]  # just these: what NumPy would make something of, beside other reports it may not
+    if type(labels) is not list or not all(type(k) is int and -1 <= k < len(spec.classes) for k in labels):
+        raise InputError(f"the labels of {agent!r} are not numbers of the round's classes, or -1")
+    if reports_of(spec, [(agent, content)]).probabilities is None and spec.chosen.needs_rows:
+        raise InputError(f"{agent!r} has labels only, and the rule {spec.rule} needs probabilities")
 
 
 def secret_name(round: str, secret_hash: str) -> str:

@@ -170,7 +170,7 @@ def reports_of(spec: Spec, rows: Sequence[tuple[str, Content]]) -> Reports:
     if given and all(given):
         shape = (len(rows), len(spec.tasks), len(spec.classes))
         probabilities = np.frombuffer(b"".join(base64.b64decode(g or "") for g in given), dtype="<f8").reshape(shape)
-    elif given and any("listed" in content for _, content in rows):
+    elif given and all("listed" in content or "probabilities" in content for _, content in rows):
         probabilities = TopK.stack([_listed_of(content, spec) for _, content in rows])
     names = [name for name, _ in rows]
     reports = Reports.of(
@@ -181,8 +181,6 @@ def reports_of(spec: Spec, rows: Sequence[tuple[str, Content]]) -> Reports:
 
 def _listed_of(content: Content, spec: Spec) -> TopK:
     """The likeliest labels of each row as they were handed in; all of them where whole rows were."""
-    if "listed" not in content and "probabilities" not in content:
-        return TopK(np.full((len(spec.tasks), 1), -1, np.int32), np.zeros((len(spec.tasks), 1)), len(spec.classes))
     if "listed" not in content:
         rows = np.frombuffer(base64.b64decode(content["probabilities"]), "<f8").reshape(len(spec.tasks), -1)
         return TopK.of_rows(rows, len(spec.classes))
