@@ -29,7 +29,7 @@ RANKING = HERE.parent / "docs" / "ranking.md"
 OVERHEAD = HERE.parent / "benchmarks" / "results" / "federation.json"
 ROUND = HERE.parent / "benchmarks" / "results" / "federation_round.json"
 STUDIES = ("accuracy", "collusion", "market", "hybrid", "overconfidence", "learned_sign", "federation",
-           "ranking", "intervals", "exam", "sides")  # fmt: skip
+           "ranking", "intervals", "exam", "sides", "every", "contribution")  # fmt: skip
 AGENTS = {"mnist-lenet": ("MNIST, weak: LeNet", 99.37), "mnist-cnn13": ("MNIST, strong: CNN13", 99.74),
           "cifar10-resnet34": ("CIFAR-10, weak: ResNet34", 62.46), "cifar10-cnn13": ("CIFAR-10, strong: CNN13", 76.89)}  # fmt: skip
 DATA = {"mnist": "MNIST", "cifar10": "CIFAR-10"}
@@ -37,7 +37,7 @@ DATA = {"mnist": "MNIST", "cifar10": "CIFAR-10"}
 TEXT = """# The paper's claims, run
 
 Every theorem, lemma and figure of *Incentives for Federated Learning: a Hypothesis Elicitation Approach* (Liu and
-Wei), what running it shows, and eleven studies that go further. Written by `python paper/build_readme.py` from
+Wei), what running it shows, and thirteen studies that go further. Written by `python paper/build_readme.py` from
 `results/*.json`; numbers stand there in full. `DATA` is the folder that holds `cifar-10-batches-bin` and `mnist`.
 The studies draw with matplotlib: `pip install 'verax[report]'`.
 
@@ -128,12 +128,13 @@ comparable in shape only. Its CIFAR-10 training leaves the networks in evaluatio
 makes new optimisers every epoch: what that does is shown
 [above](#resnet34-and-the-authors-published-code).
 
-## Eleven studies
+## Thirteen studies
 
 Each prints a table, leaves `results/<name>.json`, `.png` and `.svg`, and ends in asserts that state what it shows.
 Seconds on one core of a shared machine, for `federation`, `ranking` and `intervals` on all cores (the last two on 16); no
 GPU, but for the worlds that `exam` reads (`python paper/exam_worlds.py --play ...` made them in 143 s on an NVIDIA H200
-and 16 cores), and RINGS, which `python paper/sides.py --play RINGS ...` left there in 35 s. What they mean is in [docs/federation.md](../docs/federation.md), [docs/ranking.md](../docs/ranking.md) and
+and 16 cores), and RINGS, which `python paper/sides.py --play RINGS ...` left there in 35 s; the worlds of
+`every` took 400 s there and those of `contribution` ten minutes of the 16 cores. What they mean is in [docs/federation.md](../docs/federation.md), [docs/ranking.md](../docs/ranking.md) and
 [docs/exam.md](../docs/exam.md).
 
 | claim | command | expected | ours | agrees? |
@@ -158,13 +159,15 @@ CLAIMS = {
         " --data-dir DATA",
     ),
     "ranking": ("the order that the truth gives, without labels, beside what others use (beyond the paper)", ""),
+    "every": ("what replies add to what is public, beside one another: a meter, no guard (beyond the paper)", ""),
+    "contribution": ("scores rank clients as Shapley values do, and cost far less (beyond the paper)", ""),
     "sides": ("a few known labels cut off rings that rename labels (beyond the paper)", " --worlds RINGS"),
     "exam": ("labels that others hold back pay for what data taught, and nothing else (beyond the paper)", ""),
     "intervals": ("intervals over skilled references and against the consensus hold (beyond the paper)", ""),
 }
 SECONDS = {"accuracy": 10, "collusion": 20, "market": 9, "hybrid": 8, "overconfidence": 3, "learned_sign": 20,
            "federation": 970, "ranking": 160, "intervals": 130,
-           "exam": 20, "sides": 40}  # fmt: skip
+           "exam": 20, "sides": 40, "every": 5, "contribution": 7}  # fmt: skip
 
 
 def results(name):
@@ -335,6 +338,40 @@ def sides():
             f"(renamed {most(renamed, ('cifar10',)):.1f}); the median {most(renamed, small, 'median'):.0f} %")  # fmt: skip
     expected = "renamed at most 2 % of the pot, honest keep 95 %; three turned at most 10 %"
     return expected, ours, "yes, but for three turned labels on skewed digits (by 0.6) and CIFAR-10"
+
+
+def every():
+    of = results("every")["worlds"]
+    small, layer = every_group(("cnn", "groupnorm")), every_group(("mlp",))
+    ranks = [of[f"{d}, {s}"]["taught"]["everybody"] for d in DATA for s in ("cnn", "groupnorm")]
+    kept = min(of[f"{d}, {s}"]["taught"]["kept"] for d in DATA for s in ("mlp", "cnn", "groupnorm"))
+    digits = of["digits, mlp"]["taught"]["groups"]["no information"]
+    ours = (f"MNIST and CIFAR-10, ten worlds each: no information {min(small):.1f} to {max(small):.1f} % of honest pay on convolutional "
+            f"networks, {layer[0]:.1f} and {layer[1]:.1f} on one hidden layer; rank agreement {min(ranks):.2f} to {max(ranks):.2f}, honest kept "
+            f"{100 * kept:.0f} % at least; digits, one hidden layer: {of_worst(digits, '.0f')} %")  # fmt: skip
+    return (
+        "no information 7 %, rank .76, honest kept 1.00",
+        ours,
+        "on convolutional networks; missed on one hidden layer and on digits",
+    )
+
+
+def contribution():
+    of = {d: results("contribution")[d]["compared"] for d in ("mnist", "digits")}
+
+    def pair(way, what, form=".2f"):
+        return " / ".join(f"{of[d][way][what]['mean']:{form}}" for d in of)
+
+    ours = (f"MNIST / digits, Spearman with right labels held: exact Shapley {pair('exact', 'with worth')}, GTG {pair('GTG-Shapley', 'with worth')}, "
+            f"`exam` {pair('exam', 'with worth')}, `every` {pair('every', 'with worth')}, `first` {pair('first', 'with worth')}; CPU seconds "
+            f"{pair('exact', 'seconds', '.0f')}, {pair('GTG-Shapley', 'seconds', '.1f')}, {pair('exam', 'seconds', '.1f')}, {pair('every', 'seconds', '.1f')}, "
+            f"{pair('first', 'seconds', '.3f')}; three best over three worst, `first` {pair('first', 'best over worst three', '.1f')}, "
+            f"`exam` {pair('exam', 'best over worst three', '.1f')}, Shapley {pair('exact', 'best over worst three', '.1f')}")  # fmt: skip
+    return (
+        "ranks as Shapley's, at a fraction of the cost",
+        ours,
+        "`exam` yes; `first` and `every` rank less well than GTG-Shapley",
+    )
 
 
 def study_row(name):
@@ -874,6 +911,98 @@ def said_turned_cifar():
 
 def turned(data):
     return f"{100 * results('sides')['rings'][f'{data}, Dirichlet 0.3, 60% three turned']['20 asked for']['taken']['mean']:.0f} %"
+
+
+def every_table():
+    from_study = {"before": "labels, features, echo test (the older way)", "bare": "innovations, no imitations", "drifts": "and *drifts*",
+                  "taught": "**innovations, imitations**", "taught, echo test": "and the echo test"}  # fmt: skip
+    shapes = {"mlp": "one hidden layer", "cnn": "small CNN", "groupnorm": "GroupNorm CNN"}
+    rows = []
+    for where, of in results("every")["worlds"].items():
+        data, shape = where.split(", ")
+        for rule, name in from_study.items():
+            c = of[rule]
+            rows.append([f"{DATA.get(data, data)}, {shapes[shape]}", name, *(of_worst(g, ".1f") for g in c["groups"].values()),
+                         f"{100 * c['kept']:.0f} %", f"{100 * c['unpaid']:.0f} %", f"{c['everybody']:.2f} / {c['members']:.2f}"])  # fmt: skip
+    groups = ["no information", "self-training", "a tenth", "replay"]
+    return table(["network", "scored by", *groups, "honest kept", "unpaid", "rank, all / members"], rows)
+
+
+def every_group(shapes):
+    of = results("every")["worlds"]
+    return [of[f"{data}, {shape}"]["taught"]["groups"]["no information"]["mean"] for data in DATA for shape in shapes]
+
+
+def said_every_cnn():
+    found = every_group(("cnn", "groupnorm"))
+    return f"{min(found):.1f} to {max(found):.1f}"
+
+
+def said_every_mlp():
+    return " / ".join(f"{x:.1f}" for x in every_group(("mlp",)))
+
+
+def said_every_worst():
+    riders = results("every")["worlds"]["cifar10, mlp"]["taught"]["riders"]
+    names = ("another data set", "random pixels, random labels", "random labels", "noise 100%", "entropy")
+    return "CIFAR-10, " + ", ".join(f"{name} {riders[name]['mean']:.0f}" for name in names)
+
+
+def said_every_cost():
+    spent = results("every")["seconds a round"]
+    return f"{spent['bare']:.1f}, with imitations {spent['taught']:.1f}, the older way {spent['before']:.1f}"
+
+
+VALUED = {"exact": "exact Shapley", "sampled": "sampled, 20 orders cut short", "leave-one-out": "leave-one-out",
+        "GTG-Shapley": "GTG-Shapley", "first": "`first`", "every": "`every`", "exam": "`exam`", "split": "*divided*"}  # fmt: skip
+
+
+def contribution_table():
+    rows = []
+    for data, name in (("mnist", "MNIST"), ("digits", "digits")):
+        for way, said in VALUED.items():
+            c = results("contribution")[data]["compared"][way]
+            steep = c["best over worst three"]["mean"]
+            rows.append([name, said, *(f"{c[k]['mean']:.2f}" for k in ("with worth", "with exact Shapley", "another seed", "by sizes", "median")),
+                         f"{steep:.1f}" if steep < 1000 else "worst have 0", f"{c['seconds']['mean']:.2g}"])  # fmt: skip
+    return table(["data", "way", "rank with right labels held", "with exact Shapley", "another seed", "averaged by sizes",
+                  "by median", "best three over worst", "CPU seconds"], rows)  # fmt: skip
+
+
+def incentives_table():
+    rows = []
+    for data, name in (("mnist", "MNIST"), ("digits", "digits")):
+        for what, c in results("contribution")[data]["incentives"].items():
+            ways = ("first", "every", "exam", "split", "fall of the average's loss")
+            rows.append([name, what, *(f"{c[w]['mean']:.2f}" for w in ways)])
+    return table(["data", "it sends", "`first`", "`every`", "`exam`", "*divided*", "fall of the average's loss"], rows)
+
+
+def contribution_riders_table():
+    found, rows = {d: results("contribution")[d]["riders"] for d in ("mnist", "digits")}, []
+    for name in found["mnist"]:
+        cells = [found["mnist"][name].get(way) for way in ("exact", "GTG-Shapley", "first", "every", "exam")]
+        cells += [found["digits"][name].get(way) for way in ("GTG-Shapley", "every", "exam")]
+        rows.append([name, *("-" if c is None else of_worst(c) for c in cells)])
+    ways = ["exact Shapley (two worlds)", "GTG-Shapley", "`first`", "`every`", "`exam`"]
+    return table(
+        ["rider", *(f"MNIST: {w}" for w in ways), *(f"digits: {w}" for w in ("GTG-Shapley", "`every`", "`exam`"))], rows
+    )
+
+
+def private_pay_table():
+    rows = []
+    for data, name in (("mnist", "MNIST"), ("digits", "digits")):
+        for noise, c in results("contribution")[data]["private"].items():
+            rows.append(
+                [
+                    name,
+                    noise,
+                    *(f"{c[k]:.2f}" for k in ("first", "accuracy above chance", "exam", "exam, not gated", "adds")),
+                ]
+            )
+    return table(["data", "noise multiplier", "`first` pays", "accuracy above chance", "`exam` pays", "without its gate",
+                  "adds about labels apart"], rows)  # fmt: skip
 
 
 def said_fresh():

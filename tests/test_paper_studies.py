@@ -129,6 +129,32 @@ def test_the_study_of_exams_holds_and_repeats(tmp_path):
     holds("exam", tmp_path)
 
 
+@draws
+@pytest.mark.parametrize("broken", [False, True])
+def test_the_recorded_studies_of_federations_show_what_they_say(broken, tmp_path):
+    """Rings, networks and coalitions were played elsewhere; tables are made again in the slow tests."""
+    pytest.importorskip("scipy", reason="the studies rank with scipy")
+    numbers = {name: json.loads((PAPER / "results" / f"{name}.json").read_text())
+               for name in ("sides", "every", "contribution")}  # fmt: skip
+    if broken:
+        numbers["contribution"]["mnist"]["riders"]["echo"]["every"]["max"] = 1
+    (tmp_path / "numbers.json").write_text(json.dumps(numbers))
+    check = (
+        "import json, sys; sys.path.insert(0, sys.argv[1]); import contribution, every, sides; "
+        "of = json.load(open(sys.argv[2])); sides.checked(of['sides']); every.checked(of['every']); "
+        "contribution.checked(of['contribution'])"
+    )
+    done = ran("-c", check, PAPER, tmp_path / "numbers.json")
+    assert ("AssertionError" in done.stderr) if broken else done.returncode == 0, done.stderr
+
+
+@draws
+@pytest.mark.slow
+@pytest.mark.parametrize("study", ["every", "contribution"])
+def test_a_study_of_recorded_federations_holds_and_repeats(study, tmp_path):
+    holds(study, tmp_path)
+
+
 def test_labels_laid_out_from_the_archive_are_the_data_sets(tmp_path, data):
     from verax.reproduce.datasets import test_labels
 

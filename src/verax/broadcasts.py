@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from verax.echo import BUFFERS, Weights, buffers_among, echo_test, public_features
+from verax.marking import public_models
 from verax.received import Model, Question, Work, cast_model, digest_of
 from verax.topk import one_hot
 
@@ -96,6 +97,19 @@ class Broadcasts:
         groups = [[[*model.values()] for model in group] for group in imitations]
         asked = {"imitations": groups, "still": self.still, **terms}
         return public_features(rows, now, before, question.pool, seed, **asked)
+
+    def public_rows(
+        self, question: Question, rows: npt.NDArray[Any], imitations: Sequence[Sequence[Model]], seed: int, **terms: Any
+    ) -> npt.NDArray[np.float64]:
+        """What the last broadcast says of the pool (`rows`), and beside it what models say that anybody could make.
+
+        (N, L (1 + m)): the public signal of rule `innovation`. Groups of models give their mean.
+        """
+        names = list(self.now)
+        made = public_models([[*model.values()] for model in self.models], self.still, seed, **terms)
+        groups = [*([dict(zip(names, w, strict=True)) for w in group] for group in made), *imitations]
+        said = [np.mean([question.tried_on(model) for model in group], axis=0) for group in groups if group]
+        return np.concatenate([rows, *said], axis=1).astype(np.float64)
 
     def echoes(
         self, works: Sequence[Work], imitations: Sequence[Sequence[Model]], least: float | None, *, first: bool = False

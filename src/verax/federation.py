@@ -41,6 +41,8 @@ from verax.errors import InputError, OptionError, VeraxError
 from verax.exam import ExamRecord
 from verax.examination import Book, Examination
 from verax.groups import APART
+from verax.imitations import Train
+from verax.known import INNOVATION, Known, is_rows
 from verax.memory import Memory
 from verax.outcome import Outcome, notices_of
 from verax.payments import Payments
@@ -64,7 +66,6 @@ from verax.rules import DEFAULT, resolve
 from verax.score import score
 from verax.sitting import Members, Sitting, gold_labels
 from verax.space import check_memory, said_of_memory
-from verax.tables import write_atomically
 from verax.topk import TopK, labels_of_rows
 
 __all__ = [
@@ -95,13 +96,16 @@ class Referee:
     replies out of the average whose score is below that share of the median. `on_all_dropped`: "stop" raises where
     no reply of a round can be used, "plain" leaves that round to the caller as it came. `buffers`: last parts of
     the names of arrays that no optimiser moves; they stay out of the echo test. `pages`: a folder for one page a
-    scored round. `options` go to `verax.score`: rule, over, sign, floor; `features` to `echo.public_features`.
-    `kinship` is what `echo.echo_test` asks of an update before it is paid; None leaves that out.
-    `imitate(broadcasts)` gives groups of models that the server makes itself without anybody's labels, such as the
-    broadcast trained on the pool with random labels; what they hold is public too. `exam`: what protocol `exam`
-    examines on. `sides`: in the first round, pay one side of a crowd that is split over what labels mean, the one that
-    gold labels favour; without them a split round is held (`sides.sides`). `predict_always`: predict the pool with the
-    replies of rounds that are not scored too, and drop those on which that fails.
+    scored round. `options` go to `verax.score`: rule, over, sign, floor. Under `every`, where `predict` gives
+    probabilities and no options are given, the rule is `innovation`: what a reply adds to what is public.
+    `train(model, inputs, labels)` is the server's own training, from which it then makes imitations of work without
+    anybody's labels (`imitations`), which are public too; `imitate(broadcasts)` gives groups of such models instead.
+    `features` go to `marking.public_models`, or by another rule to `echo.public_features`. `kinship` is what
+    `echo.echo_test` asks of an update before it is paid, None nothing; "auto" asks, but not under rule `innovation`.
+    `exam`: what protocol `exam` examines on. `sides`: in the first round, pay one side of a crowd that is split over
+    what labels mean, the one that gold labels favour; without them a split round is held (`sides.sides`) until
+    `settle_held` brings some. `predict_always`: predict the pool with the replies of rounds that are not scored too,
+    and drop those on which that fails.
 
     >>> def predict(model, pool):
     ...     return (pool > model["at"]).astype(int)
@@ -135,7 +139,8 @@ class Referee:
     seed: int = 0
     options: Mapping[str, Any] = field(default_factory=dict)
     features: Mapping[str, Any] = field(default_factory=dict)
-    kinship: float | None = KINSHIP
+    kinship: float | Literal["auto"] | None = "auto"
+    train: Train | None = None
     imitate: Callable[[Sequence[Model]], Sequence[Sequence[Model]]] | None = None
     predict_always: bool = False
     outcomes: list[Outcome] = field(init=False, default_factory=list)
@@ -150,8 +155,8 @@ class Referee:
             raise OptionError("protocol='exam' and exam=Sitting(...) go together; give both or neither")
         if self.sides and self.protocol in _EVERY_ROUND:
             raise OptionError(f"sides are told in a first round, not under {self.protocol!r}; leave sides out")
-        if self.payroll is not None and (self.exam is not None) != (self.payroll.full_marks is not None):
-            raise OptionError("an exam's payroll has full_marks=, its price, and no other has; see docs/exam.md")
+        if self.payroll is not None and self.exam is not None and self.payroll.full_marks is None:
+            raise OptionError("an exam's payroll has full_marks=, its price; see docs/exam.md")
         if self.on_all_dropped not in ON_ALL_DROPPED:
             raise OptionError(f"on_all_dropped is {self.on_all_dropped!r}; choose one of {', '.join(ON_ALL_DROPPED)}")
         self._averaging = Averaging(self.weights, self.sizes, self.cap, self.bar)
@@ -167,6 +172,8 @@ class Referee:
         self._reads_rows = rule.needs_rows or (rule.own and not rule.counts_only)
         self._broadcasts = Broadcasts(_KEPT[self.protocol], self.buffers)
         self._answered: Said | None = None
+        self._asked_kinship = KINSHIP if self.kinship == "auto" else self.kinship
+        self._innovates = False  # whether replies are scored by what they add to what is public
         lasting = _KEPT[self.protocol] if self.protocol in _EVERY_ROUND else 0
         self._memory = Memory(self.name, self.payroll, lasting=lasting, firsts=self.protocol not in _EVERY_ROUND)
         self._played = self._ahead = 0  # rounds of this process, and those before it
@@ -181,6 +188,7 @@ class Referee:
             self._examination = Examination(self.exam, self._question, self.classes, self._reports_of, book, reach)
             if not self.exam.members:
                 self._examination.begin()
+        self._known = Known(self._question, self.pool, self.seed, self.train, self.imitate, self.features)
 
     @property
     def due(self) -> bool:
@@ -203,6 +211,9 @@ class Referee:
         """Remember what everybody is sent in this round; the first is what `predict` is tried on."""
         if not self._broadcasts.are_like(model):
             self._answered = self._question.tried_on(model)
+            if self.protocol == "every" and not self.options and is_rows(self._answered):
+                self.options, self._innovates, self._reads_rows = {"rule": INNOVATION}, True, True
+                self._asked_kinship = None if self.kinship == "auto" else self.kinship
         self._broadcasts.add(model)
         self._played += 1
         with suppress(VeraxError):  # a ledger that cannot be read is said where it is written to
@@ -301,13 +312,13 @@ class Referee:
 
     def _remembered(self, outcome: Outcome, received: Received) -> Outcome:
         """The outcome with its notices, remembered, and written where pages are."""
-        outcome = self._with_notices(outcome, received.digests)
+        outcome = self._with_notices(replace(outcome, imitated=self._known.seconds), received.digests)
         self.outcomes.append(outcome)
         if self.protocol not in _EVERY_ROUND and not outcome.problem:
             said = {work.agent: work.said for work in received.works if work.agent not in outcome.unpaid}
             self._memory.remember_first(said, len(said))
         if self.pages is not None:
-            self._write_page(Path(self.pages), outcome)
+            outcome.write_page(Path(self.pages), self.name)
         return outcome
 
     def leave_unscored(self, received: Received) -> Outcome:
@@ -353,7 +364,7 @@ class Referee:
         memory = self._memory
         beside = [Work(agent, {}, said) for agent, said in sorted(memory.firsts.items())]
         workers = [Work("", model, _NOTHING) for model in memory.workers]
-        echoes = self._broadcasts.echoes([*received.works, *workers], (), self.kinship, first=True)
+        echoes = self._broadcasts.echoes([*received.works, *workers], (), self._asked_kinship, first=True)
         unpaid = {w.agent: echoes[w.agent] for w in received.works if w.agent in echoes}
         if self.sides:  # those who were paid before say which side is right
             unpaid = self._crowd.outsiders([*beside, *received.works], self._gold, trusted=len(beside)) | unpaid
@@ -383,17 +394,18 @@ class Referee:
         works, dropped = received.works, received.dropped
         if self._examination is not None:
             sent = self._broadcasts
-            imitated = self.imitate(sent.models) if self.imitate is not None else ()
-            unpaid = self._examination.sit(sent.models, works, imitated, sent.still, self.seed, self.number)
+            unpaid = self._examination.sit(
+                sent.models, works, self._known.imitated(sent, self.number), sent.still, self.seed, self.number
+            )
             found, stakes = self._examination.scores(), self._examination.stakes_needed()
             return Outcome(self.number, found, dropped=dropped, unpaid=unpaid, stakes=stakes, untold=_UNTOLD)
         if len(works) < 2:
             raise InputError(f"{len(works)} replies can be scored; two at least are needed")
         reports = self._reports_of(works)
         everything, sent = self.protocol == "every", self._broadcasts
-        imitations = self.imitate(sent.models) if everything and self.imitate is not None else ()
-        public = sent.features(self._question, imitations, self.seed, **self.features) if everything else None
-        unpaid = sent.echoes(works, imitations, self.kinship, first=held is not None)
+        imitated = self._known.imitated(sent, self.number) if everything else ()
+        public = self._known.signal(sent, imitated, rows=self._innovates) if everything else None
+        unpaid = sent.echoes(works, imitated, self._asked_kinship, first=held is not None)
         if not everything:
             self._memory.remember_workers([work.model for work in works if work.agent not in unpaid])
         at = held or Held(self.number, digest_of(sent.now), received)
@@ -483,11 +495,3 @@ class Referee:
         paid_by = None if outcome is None or self.protocol in _EVERY_ROUND or self._loses_only else outcome.scores
         found = paid_by or score(self._reports_of(works), self._gold, copies=APART)
         return dict.fromkeys((w.agent for w in works), 0.0) | {s.agent: s.score or 0.0 for s in found.scores}
-
-    def _write_page(self, folder: Path, outcome: Outcome) -> None:
-        from verax.show.page import page
-
-        folder.mkdir(parents=True, exist_ok=True)
-        title = f"{self.name}, round {outcome.server_round}"
-        text = page(title, scores=outcome.scores, certificates=outcome.certificates(), payments=outcome.payments)
-        write_atomically(folder / f"round-{outcome.server_round}.html", lambda file: file.write(text.encode()))

@@ -59,7 +59,12 @@ class Paper:
 
 
 def public_models(
-    broadcasts: Sequence[Weights], still: Collection[int], seed: int, copies: int
+    broadcasts: Sequence[Weights],
+    still: Collection[int],
+    seed: int,
+    copies: int = 8,
+    steps: Sequence[float] = _STEPS,
+    noise: Sequence[float] = _NOISE,
 ) -> list[Sequence[Weights]]:
     """What anybody can make of the broadcasts: those before the last, steps on from them, noised copies of it.
 
@@ -68,9 +73,9 @@ def public_models(
     """
     *_, now = broadcasts
     earlier, rng = list(broadcasts[:-1][:-3:-1]), np.random.default_rng(seed)
-    steps = [[stepped(now, earlier[0], step, still)] for step in _STEPS] if earlier else []
-    noised = [[perturbed(now, level, rng, still) for _ in range(copies)] for level in _NOISE]
-    return [*([model] for model in earlier), *steps, *noised]
+    moved = [[stepped(now, earlier[0], step, still)] for step in steps] if earlier else []
+    noised = [[perturbed(now, level, rng, still) for _ in range(copies)] for level in noise]
+    return [*([model] for model in earlier), *moved, *noised]
 
 
 @dataclass(eq=False)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from verax.audit import Certificate
 from verax.notices import Notice
 from verax.payments import Payments
 from verax.score import Score, Scores
+from verax.tables import write_atomically
 
 
 @dataclass(frozen=True)
@@ -20,6 +22,7 @@ class Outcome:
     `models`: the replies' digests in a paid round. `before`: who was paid before for what newcomers are scored beside.
     `stakes`: in an exam with signed pay, what bad luck can take of each with the labels at hand, in minor units, which
     is held of its account. `untold`: what clients are told in place of a score, where they are not to know it yet.
+    `imitated`: the seconds in which the server made imitations of work.
 
     >>> Outcome(1, None, dropped={"eve": "no reply"}).reasons()
     {'eve': 'dropped: no reply'}
@@ -40,6 +43,7 @@ class Outcome:
     before: tuple[str, ...] = ()
     stakes: dict[str, int] = field(default_factory=dict)
     untold: str = ""
+    imitated: float = field(default=0.0, compare=False)
 
     def table(self) -> str:
         """The round as text, one line a client."""
@@ -56,10 +60,21 @@ class Outcome:
         if self.stakes:
             most = max(self.stakes, key=lambda agent: self.stakes[agent])
             lines.append(f"stake needed for the labels at hand: at most {self.stakes[most]} ({most})")
+        if self.imitated:
+            lines.append(f"imitations of work, which are public too, took the server {self.imitated:.1f} s")
         return "\n".join([*lines, *(self.scores.warnings if self.scores else ())])
 
     def _line(self, agent: str, note: str, number: str = "-", error: str = "-") -> str:
         return f"{agent[:22]:>22}  {number:>8}  {error:>7}  {self.amounts.get(agent, '-'):>8}  {note}"
+
+    def write_page(self, folder: Path, name: str) -> None:
+        """The round as a page of its own, in a folder that is made if it is not there."""
+        from verax.show.page import page
+
+        folder.mkdir(parents=True, exist_ok=True)
+        title = f"{name}, round {self.server_round}"
+        text = page(title, scores=self.scores, certificates=self.certificates(), payments=self.payments)
+        write_atomically(folder / f"round-{self.server_round}.html", lambda file: file.write(text.encode()))
 
     def certificates(self) -> list[Certificate]:
         """The same reasons as certificates, for a page."""

@@ -23,6 +23,7 @@ from verax.money import MOST_PLACES, Number, exact, is_finite, is_whole, major_t
 from verax.reports import some
 from verax.rules import Rule, RuleFunction
 from verax.schemes import (
+    MARKS,
     Line,
     Participant,
     bias_of_clipping,
@@ -146,6 +147,7 @@ def pay(
     scheme: str = "clipped",
     base: Number | None = None,
     rate: Number | None = None,
+    full_marks: Number | None = None,
     cap: str | int | Decimal | None = None,
     min_tasks: int = 30,
     clusters: Any = None,
@@ -155,8 +157,9 @@ def pay(
 
     `budget` and `cap` (the most one participant gets) are in major units, as text, int or Decimal, never
     a float; `scale` is the digits of the minor unit, by the currency if not given. `scheme`: clipped,
-    affine (with `base` and `rate`) or proportional. Nobody is paid without a score or below `min_tasks`
-    tasks. Each of the `clusters`, agents that are copies of one another, is paid as one participant:
+    affine (with `base` and `rate`), proportional, or marks (a score of `full_marks` earns budget/K). Nobody is
+    paid without a score or below `min_tasks` tasks. Each of the `clusters`, agents that are copies of one another,
+    is paid as one participant:
     certificates of `audit`, its document, or collections of names; besides those that were scored as one. By an
     audit, scores lose what copies gained as references of one another. `rule`: your own one that made the
     scores, where they come from a document and this process does not know it.
@@ -181,7 +184,7 @@ def pay(
     limit = total if cap is None else minor_units(cap, places, currency, "cap")
     if limit < 0:
         raise OptionError(f"the cap is {cap}; give 0 or more, or leave it out")
-    bounds, line = terms_of(scheme, scores.mechanism, rule, base, rate)
+    bounds, line = terms_of(scheme, scores.mechanism, rule, base, rate, full_marks)
     clips = scheme != "affine" and (bounds is None or bounds.low < 0)
     least = _least_tasks(min_tasks)
     participants = participants_of(_paid_groups(scores, groups), scores.tasks, least, clips=clips)
@@ -348,7 +351,8 @@ class _Told:
             yield from self._on_the_line(line) if scheme == "affine" else ()
             above = [p.name for p in self.participants if p.value is not None and p.value > line.bounds.top]
             if above:
-                yield f"Scored above the most the rule allows, and paid that most: {some(above)}."
+                most = "full marks" if scheme == MARKS else "the most the rule allows"
+                yield f"Scored above {most}, and paid that most: {some(above)}."
         yield from self._on_the_cap()
         yield from self._on_the_unpaid()
         yield from self._on_the_copies([p for p in self.participants if len(p.copies) > 1])

@@ -29,6 +29,7 @@ from verax.outcome import Outcome
 from verax.received import Received
 from verax.reports import Reports
 from verax.rounds import Rounds, Settlement, Spec, transcript_of
+from verax.schemes import MARKS
 from verax.transcript import reports_of
 
 _BEGUN, _ASKED = "begun", "asked"
@@ -40,8 +41,9 @@ class Payroll:
     """Where payments are recorded, and how much each scored round pays.
 
     `db` is an SQLite file or a database URL; `copies` pays clients that are copies of one another as one;
-    `significance` pays only scores that many standard errors above 0. For protocol `exam`, which pays the budget once:
-    `full_marks` is the score that earns a full share; with `signed` scores are paid as they are, also below 0, out of
+    `significance` pays only scores that many standard errors above 0. `full_marks` is what score earns a full share: a
+    price for what a reply adds, whose scores are far below what the rule can give at most. Protocol `exam`, which
+    pays the budget once, needs it; with `signed` scores are paid as they are, also below 0, out of
     stakes that are held of clients' accounts; `riding` is the part of an examiner's pay that rides on agreeing.
 
     >>> Payroll("rounds.db", budget="100.00").currency
@@ -65,6 +67,8 @@ class Payroll:
     def spec(self, name: str, **asked: Any) -> Spec:
         """The round of that name which this payroll pays for."""
         own = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in _NOT_OF_A_ROUND}
+        if self.full_marks is not None:
+            own |= {"scheme": MARKS, "full_marks": self.full_marks}
         return Spec(name, **(own | asked))
 
     def exam_terms(self, over: Over, commitments: dict[str, str]) -> Terms:

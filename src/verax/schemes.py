@@ -18,6 +18,7 @@ from verax.rules import Rule, RuleFunction, resolve
 from verax.score import Score
 
 SCHEMES = ("clipped", "affine", "proportional")
+MARKS = "marks"  # at a price of its own: what score earns a full share
 
 
 @dataclass(frozen=True)
@@ -129,12 +130,15 @@ def terms_of(
     given: str | Rule | RuleFunction | None,
     base: Number | None,
     rate: Number | None,
+    full_marks: Number | None = None,
 ) -> tuple[Bounds | None, Line | None]:
     """The rule's bounds, and the line from value to pay that a scheme fixes beforehand: None for a pot."""
-    if scheme not in SCHEMES:
-        raise OptionError(f"scheme is {scheme!r}; choose one of {', '.join(SCHEMES)}")
+    if scheme not in (*SCHEMES, MARKS):
+        raise OptionError(f"scheme is {scheme!r}; choose one of {', '.join((*SCHEMES, MARKS))}")
     if scheme != "affine" and (base is not None or rate is not None):
         raise OptionError(f"base and rate go with scheme affine only; leave them out with {scheme}")
+    if (scheme == MARKS) != (full_marks is not None):
+        raise OptionError("scheme marks and full_marks, the score that earns a full share, go together; give both")
     name, rule = mechanism.rule, rule_of(mechanism, given)
     if mechanism.sign == "plugin" or (rule is not None and rule.learns_sign and mechanism.sign is None):
         raise OptionError(
@@ -147,11 +151,23 @@ def terms_of(
             f"rule {name!r} has no bounds that verax knows, so scheme {scheme} cannot fix a price; "
             f"use scheme proportional, or one of verax's rules, or {how} (agreement.bounds = (0.0, 1.0))"
         )
+    if full_marks is not None and bounds is not None:
+        bounds = _up_to(exact(full_marks, "full_marks"), bounds)
     if bounds is not None and not bounds.high and scheme != "affine":
         raise OptionError(f"rule {name} never scores above 0, so {scheme} pays nobody; use scheme affine")
     if scheme == "affine" and bounds is not None:
         return bounds, _affine_line(name, bounds, base, rate)
     return bounds, None if scheme == "proportional" or bounds is None else Line(Fraction(0), Fraction(1), bounds)
+
+
+def _up_to(full_marks: Fraction, bounds: Bounds) -> Bounds:
+    """Where value lies over a score that earns a full share; more earns no more."""
+    if not 0 < full_marks <= bounds.high * bounds.top:
+        raise OptionError(
+            f"full_marks is {float(full_marks):g}; give a score above 0 and at most "
+            f"{float(bounds.high * bounds.top):g}, the most that the rule gives"
+        )
+    return Bounds(full_marks, bounds.low * bounds.top / full_marks, Fraction(1))
 
 
 def _affine_line(rule: str, bounds: Bounds, base: Number | None, rate: Number | None) -> Line:

@@ -57,7 +57,8 @@ class Spec(wire.Document):
     `admitted` are the public keys of the only agents that may take part, by name, `organisations` whose they are; with
     `invited` so may whoever brings an invitation; without both whoever comes first with a name has it.
     `per_organisation` is how many names one organisation may have (1), `quota` how often one agent may hand in.
-    With `asks` agents hand in models, which are run on inputs of the operator's (`verax.models`).
+    With scheme marks a score of `full_marks` earns a full share. With `asks` agents hand in models, which are run on
+    inputs of the operator's (`verax.models`).
 
     >>> Spec("r1", ("t1", "t2"), ("cat", "dog"), "100.00", copies=False).digest[:8]
     'fe24af23'
@@ -97,6 +98,7 @@ class Spec(wire.Document):
     reveal_hours: float | None = wire.if_given(None)
     deposit: str | None = wire.if_given(None)
     beacon: int | None = wire.if_given(None)
+    full_marks: str | None = wire.if_given(None)
 
     def __post_init__(self) -> None:
         for name in _LISTS:

@@ -268,7 +268,13 @@ def _batch_settlement(
     payable = _scores_of(scores, {*reports.agents} - before)
     budget = _budget_for(spec, payable, len(scores.scores), each)
     paid = pay(
-        payable, budget=budget, currency=spec.currency, scheme=spec.scheme, min_tasks=spec.min_tasks, rule=spec.chosen
+        payable,
+        budget=budget,
+        currency=spec.currency,
+        scheme=spec.scheme,
+        min_tasks=spec.min_tasks,
+        rule=spec.chosen,
+        full_marks=spec.full_marks,
     )
     amounts = nothing | {p.agent: p.amount for p in paid}
     due = replace(paid, payments=tuple(map(Payment, amounts, amounts.values())))

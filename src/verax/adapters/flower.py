@@ -56,7 +56,7 @@ class PaidStrategy(Strategy):
     """Any Flower strategy, with every client's model scored and paid, and no client's claim believed.
 
     `pool`, `predict`, `classes` and `terms` (protocol, payroll, gold, weights, sizes, cap, bar, on_all_dropped,
-    buffers, name, pages, seed, options, features, kinship, imitate) are those of `verax.federation.Referee`.
+    buffers, name, pages, seed, options, features, kinship, train, imitate) are those of `verax.federation.Referee`.
     `identity` names a client by its node; left out, by the first 20 digits of the SHA-256 sum of its public key, or by
     its id if it has none. Every client is told what it is paid and why in the next message to it (`flower_told.told`);
     with `last_word` those whom no message has reached are sent one more at the end, of type `query.verax`.

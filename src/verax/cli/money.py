@@ -54,7 +54,8 @@ def pay(
         )
     paid = payments.pay(
         scored, budget=budget, currency=paying.currency, scale=scale, scheme=paying.scheme, base=base, rate=rate,
-        cap=cap, min_tasks=paying.min_tasks, clusters=None if clusters is None else read_document(clusters),
+        cap=cap, min_tasks=paying.min_tasks, full_marks=paying.full_marks,
+        clusters=None if clusters is None else read_document(clusters),
     )  # fmt: skip
 
     def show(console: Console) -> None:

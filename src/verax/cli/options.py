@@ -191,7 +191,8 @@ class PayingOptions:
     """How money is shared out, whoever asks."""
 
     currency: str = _asked("Its code.", "EUR")
-    scheme: str = _asked("clipped, affine or proportional.", "clipped")
+    scheme: str = _asked("clipped, affine, proportional or marks.", "clipped")
+    full_marks: str | None = _asked("Scheme marks: the score that earns a full share.", None)
     min_tasks: int = _asked("Fewer tasks than this are not paid.", 30)
 
 

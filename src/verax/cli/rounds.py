@@ -145,7 +145,7 @@ def open_(
         _who_is_paid(copies),
         admitted=listed_keys, organisations=organisations or None, invited=invitation,
         per_organisation=per_organisation, quota=quota, places=places, weight=weight, keep_both=keep_both,
-        asks=_asked_of_models(asks, inputs, limits, numbered),
+        asks=_asked_of_models(asks, inputs, limits, numbered), full_marks=paying.full_marks,
         sealing=_sealing_of(sealing), reveal_hours=reveal_hours, deposit=deposit, beacon=_beacon_of(beacon),
     )  # fmt: skip
     opened = parsed(_rounds_in(db, keys, create=True).open(spec).body)
