@@ -142,6 +142,7 @@ def test_one_organisation_has_one_name_however_it_is_spelled(rounds):
         ({"admitted": {}}, "the list of agents is empty"),
         ({"admitted": {"Ann": "00", "ANN": "11"}}, "'Ann' and 'ANN' are written alike"),
         ({"quota": 0}, "quota is 0"),
+        ({"admitted": {"ann": "00"}}, "'ann' alone is listed, and there is no truth"),
         ({"per_organisation": 0}, "per_organisation is 0"),
         ({"organisations": {"ann": "Acme"}}, "an organisation is given for 'ann', who is not listed"),
     ],
@@ -263,5 +264,6 @@ def test_a_list_by_file_names_organisations_and_warns_of_names_that_look_alike(t
     asked = "--tasks", "tasks.csv", "--classes", "no,yes", "--budget", "10.00", "--agents", "agents.csv"
     opened = command("round", "open", "r", *asked)
     assert opened.exit_code == 0 and "warning: the name 'аnn' looks like 'ann'" in opened.stderr
+    assert "fewer than 30 tasks are not paid, and there are 6: nobody will be" in opened.stderr
     shown = json.loads(command("round", "show", "r", "--json").stdout)["spec"]
     assert shown["organisations"] == {"ann": "Acme", "аnn": "Zeta"}

@@ -54,6 +54,27 @@ def test_score_audit_and_pay_follow_one_another(digits, tmp_path):
     assert amounts["tree-80"] + amounts["copycat"] == int(100_000 / 13 * shared)
 
 
+def test_an_audit_of_other_scores_is_refused(digits, tmp_path):
+    """The same agents, tasks and classes, and other labels: whose copies these are says nothing of the scores paid."""
+    scores, apart, audit, other = (tmp_path / f"{name}.json" for name in ("scores", "apart", "audit", "other"))
+    run("score", digits, "-o", scores), run("score", digits, "--copies", "apart", "-o", apart)
+    run("audit", digits, "-o", audit)
+    header, *rows = digits.read_text().splitlines()
+    task_of = [row.split(",", 1)[0] for row in rows]
+    shuffled = [f"{task},{row.split(',', 1)[1]}" for task, row in zip(task_of, rows[7:] + rows[:7], strict=True)]
+    names = header.split(",")
+    swapped = tmp_path / "swapped.csv"
+    swapped.write_text("\n".join([",".join([names[0], *names[2:], names[1]]), *shuffled]) + "\n")
+    run("audit", swapped, "-o", other)
+    for paid in (scores, apart):  # of the same reports, whether copies were scored as one or not
+        run("pay", paid, "--budget", "100.00", "--clusters", audit)
+    for paid in (scores, apart):
+        said = run("pay", paid, "--budget", "100.00", "--clusters", other, code=2).stderr
+        assert "the audit in --clusters is of other scores" in said and "Traceback" not in said
+    run("audit", digits, "--rule", "ca", "-o", other)
+    assert "is of other scores" in run("pay", scores, "--budget", "100.00", "--clusters", other, code=2).stderr
+
+
 def test_audit_prints_one_document_with_the_fields_of_the_contract(digits):
     document = json.loads(run("audit", digits, "--json").stdout)
     assert list(document) == ["format", "certificates"]

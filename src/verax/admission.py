@@ -216,6 +216,9 @@ def check_admission(spec: Spec) -> None:
     if spec.admitted is not None and not spec.admitted:
         raise InputError("the list of agents is empty, so that nobody could take part; list some, or leave it out")
     listed = [*(spec.admitted or {})]
+    alone = spec.is_surveyed or (spec.kind == "batch" and spec.truth is None and not spec.unpaid)
+    if len(listed) == 1 and not spec.invited and alone:
+        raise InputError(f"{listed[0]!r} alone is listed, and there is no truth to score one by; list two, or give it")
     names = {folded(agent): agent for agent in listed}
     if alike := [agent for agent in listed if names[folded(agent)] != agent]:
         first = names[folded(alike[0])]

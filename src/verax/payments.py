@@ -38,6 +38,9 @@ from verax.score import Score, Scores
 Amount = str | int | Decimal  # in major units
 
 
+_SAME = 1e-6  # to which two documents name one score
+
+
 @dataclass(frozen=True)
 class Payment:
     """What one agent is paid, in minor units.
@@ -305,8 +308,29 @@ def _paid_groups(scores: Scores, groups: Groups) -> list[list[Score]]:
 
 def _groups_of(scores: Scores, clusters: Any) -> Groups:
     """The groups that are paid once: scored as one or given, joined where they meet."""
+    if isinstance(clusters, Mapping) and clusters.get("format") == wire.AUDIT:
+        _check_audited(scores, certificates_of(clusters))
     given = () if clusters is None else named_groups(clusters, [s.agent for s in scores.scores], "a score")
     return joined((*scores.copies, *given))
+
+
+def _check_audited(scores: Scores, certificates: Sequence[Mapping[str, Any]]) -> None:
+    """Refuse the document of an audit of other scores: it says of every agent around which score its interval lies.
+
+    Where copies were scored as one, that is less by what they gained. A document without intervals cannot be told.
+    """
+    said = {c.get("agent"): c["interval"] for c in certificates if c.get("code") == "INFORMATIVE" and c.get("interval")}
+    gain = {c.get("agent"): c["gain"] for c in certificates if c.get("code") == "COPIES" and is_finite(c.get("gain"))}
+    if not said:
+        return
+    for s in (s for s in scores.scores if s.score is not None and (s.agent not in said or is_finite(*said[s.agent]))):
+        low, high = said.get(s.agent, (math.nan, math.nan))
+        near = [(low + high) / 2, (low + high) / 2 - gain.get(s.agent, 0.0)]
+        if not any(math.isclose(s.score or 0.0, mid, rel_tol=_SAME, abs_tol=_SAME) for mid in near):
+            raise InputError(
+                f"the audit in clusters= is of other scores: it has not the {s.score:.6g} of {s.agent!r}; audit the "
+                "reports that were scored, with the options they were scored with"
+            )
 
 
 def _without_gains(scores: Scores, clusters: Any) -> Scores:

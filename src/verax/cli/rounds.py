@@ -152,7 +152,9 @@ def open_(
     shown = {name: opened[name] for name in ("digest", "secret_hash", "seal_to", "operator")}
     when = {} if spec.beacon is None else {"beacon": spec.beacon, "beacon_at": beacon_time(spec.beacon).isoformat()}
     _print_document({"round": round, "state": "open", **shown, **when})
-    _warn(list_warnings(spec))
+    few = spec.kind == "batch" and spec.min_tasks > len(spec.tasks)
+    _warn([*list_warnings(spec), *([f"fewer than {spec.min_tasks} tasks are not paid, and there are {len(spec.tasks)}: "
+                                    "nobody will be; open another with --min-tasks"] if few else [])])  # fmt: skip
 
 
 def _warn(sentences: Iterable[str]) -> None:
