@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from postgres import shared
 from test_trust import SPEC, TASKS, command, everything, report, rewritten, with_body
 from verax.admission import Admission, skeleton
 from verax.errors import ConflictError, InputError
@@ -80,12 +81,16 @@ def test_whoever_listens_can_use_an_invitation_for_nothing(rounds):
     assert rounds.admit(sent).key == ann.public
 
 
-def test_of_many_who_use_one_invitation_at_once_one_is_admitted(stored, tmp_path):
+@pytest.mark.parametrize("database", ["sqlite", "postgres"])
+def test_of_many_who_use_one_invitation_at_once_one_is_admitted(database, tmp_path):
+    url = str(tmp_path / "verax.db") if database == "sqlite" else shared().schema()
+    ring = tmp_path / "keys"
+    stored = Rounds(Ledger.open(url, keys=ring))
     stored.open(INVITED)
     [token] = stored.invite("r")
 
     def race(n):
-        mine = Rounds(Ledger.open(str(tmp_path / "verax.db")))
+        mine = Rounds(Ledger.open(url, keys=ring))
         try:
             return mine.admit(using(mine, f"a{n}", Key.new(), token)).agent
         except ConflictError:
@@ -96,6 +101,7 @@ def test_of_many_who_use_one_invitation_at_once_one_is_admitted(stored, tmp_path
     with ThreadPoolExecutor(12) as pool:
         won = [agent for agent in pool.map(race, range(12)) if agent]
     assert len(won) == 1 and stored.verify("r") == []
+    stored.ledger.close()
 
 
 def test_a_token_is_kept_nowhere_and_only_the_operator_makes_one(stored, tmp_path):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from verax.beacon import beacon_time
 from verax.money import major_text, scale_of
 from verax.notices import Notice
 from verax.show.text import Listing, plus_minus
@@ -71,9 +72,35 @@ def round_words(shown: Mapping[str, Any]) -> list[str]:
     return [
         asked,
         *_model_words(shown),
+        *_sealing_words(shown),
         *known,
         f"journal of {head['count']:,} entries, head {head['hash']}",
     ]
+
+
+def _sealing_words(shown: Mapping[str, Any]) -> list[str]:
+    """Whose survey closes it, how reports are hidden, what draws come from, and what is waited for.
+
+    >>> asked = {"kind": "survey", "places": 5, "sealing": "commit", "reveal_hours": 24.0, "deposit": "1.00"}
+    >>> found = {"spec": asked, "state": "sealed", "revealed": ["ann"], "reveal_until": "2026-01-02T00:00:00+00:00"}
+    >>> for line in _sealing_words(found):
+    ...     print(line)
+    a survey round: closed by one of at most 5 surveyed, lambda 1
+    reports are committed to, and shown within 24 hours of the seal, or 1.00 is lost
+    shown by ann; others may until 2026-01-02T00:00:00+00:00
+    """
+    spec, found = shown["spec"], []
+    if spec.get("places"):
+        steep = f"{spec.get('weight') or 1:g}"
+        found.append(f"a {spec['kind']} round: closed by one of at most {spec['places']} surveyed, lambda {steep}")
+    if spec.get("sealing"):
+        lost = f", or {spec['deposit']} is lost" if spec.get("deposit") else ""
+        found.append(f"reports are committed to, and shown within {spec['reveal_hours']:g} hours of the seal{lost}")
+    if shown.get("reveal_until") and shown["state"] == "sealed":
+        found.append(f"shown by {', '.join(shown['revealed']) or 'nobody'}; others may until {shown['reveal_until']}")
+    if number := spec.get("beacon"):
+        found.append(f"draws come from beacon {number} of drand, of {beacon_time(number).isoformat()}")
+    return found
 
 
 def _model_words(shown: Mapping[str, Any]) -> list[str]:
