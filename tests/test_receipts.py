@@ -248,10 +248,19 @@ def test_the_five_minutes_of_the_page(tmp_path, monkeypatch):
     known = "--operator", operator
     shown = command("receipt", "verify", "ann.receipt", "--report", "ann.csv", *known).stdout
     assert shown.count("holds") == 4 and "?" not in shown
+    told = json.loads(command("receipt", "verify", "ann.receipt", "--json").stdout)["findings"]
+    assert [each["holds"] for each in told] == [True, True, True, None]
     wrong = command("receipt", "verify", "ann.receipt", "--report", "bob.csv", *known, expect=2)
     assert "DOES NOT" in wrong.stdout and "keep the file, it is evidence" in wrong.stderr
     command("round", "seal", "r"), command("round", "settle", "r")
-    command("receipt", "get", "r", "--agent", "ann", "-o", "settled.receipt")
+    Path("settled.receipt").write_text("of before")
+    Path("link").symlink_to("settled.receipt")
+    command("receipt", "get", "r", "--agent", "ann", "-o", "link")
+    assert Path("link").is_symlink() and stat.S_IMODE(Path("settled.receipt").stat().st_mode) == 0o600
+    command("receipt", "get", "r", "--agent", "ann", "-o", "/dev/null")
+    assert not Path("/dev/null").is_file()
+    command("receipt", "get", "r", "--agent", "ann", "-o", "no/such/folder", expect=2)
+    assert "is read here" in command("receipt", "get", "r", "--agent", "ann", "-o", "verax.db", expect=2).stderr
     size = Proof.parsed(Path("ann.receipt").read_text()).checkpoint.size
     command("receipt", "checkpoint", "--since", size, "-o", "later.txt")
     command("receipt", "checkpoint", "-o", "now.txt")

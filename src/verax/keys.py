@@ -222,8 +222,8 @@ class Keyring:
         return self.folder / f"{quote(name, safe='')}.key"
 
 
-def write_private(path: Path, text: str) -> None:
-    """A file that only its owner may read, whole or not at all; FileExistsError where there is one."""
+def write_private(path: Path, text: str, *, over: bool = False) -> None:
+    """A file that only its owner may read, whole or not at all; FileExistsError where one is, unless `over` it."""
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(handle, "w") as file:
@@ -231,7 +231,7 @@ def write_private(path: Path, text: str) -> None:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
-        os.link(name, path)
+        (os.replace if over else os.link)(name, path)
     finally:
         with suppress(OSError):
             os.unlink(name)

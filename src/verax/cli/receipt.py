@@ -10,6 +10,7 @@ import typer
 
 from verax.cli.options import refuse_overwriting
 from verax.errors import InputError, VeraxError
+from verax.wire import text_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -79,6 +80,7 @@ def verify(
     against: Annotated[
         str | None, typer.Option(help="A later checkpoint or receipt, a database, or the address of a service.")
     ] = None,
+    json: Annotated[bool, typer.Option("--json", help="One JSON document of what was checked.")] = False,
 ) -> None:
     """Check everything that a receipt says, and say what it shows; exit code 2 if anything does not hold."""
     from verax.log import NoteKey, Proof
@@ -93,12 +95,16 @@ def verify(
         found.append(_report_finding(proof, report, sign))
     if against is not None:
         found += _findings_against(proof, against, known)
-    for each in found:
-        print(f"{_HOW[each.holds]:12}{shown(each.said)}")
+    if json:
+        told = [{"holds": each.holds, "said": each.said} for each in found]
+        sys.stdout.write(text_of({"receipt": str(file), "findings": told}))
+    else:
+        for each in found:
+            print(f"{_HOW[each.holds]:12}{shown(each.said)}")
+        if any(each.holds is None for each in found):
+            print("What is marked with ? cannot be told from the receipt alone.")
     if problems := [each.said for each in found if each.holds is False]:
         raise VeraxError(f"{file}: does not hold: {'; '.join(problems)}; keep the file, it is evidence")
-    if not all(each.holds is not None for each in found):
-        print("What is marked with ? cannot be told from the receipt alone.")
 
 
 _HOW = {True: "holds", False: "DOES NOT", None: "?"}
@@ -177,8 +183,12 @@ def write_text(output: Path | None, text: str) -> None:
     if output is None:
         sys.stdout.write(text)
         return
+    from verax.keys import write_private
+
     try:
-        output.touch(mode=0o600)
-        output.write_text(text)
+        if output.exists() and not output.is_file():  # a device, a pipe
+            output.write_text(text)
+        else:
+            write_private(output.resolve(), text, over=True)
     except OSError as error:
         raise InputError(f"{output}: cannot be written ({error.strerror}); name another place") from None

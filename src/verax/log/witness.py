@@ -6,16 +6,15 @@ Its rules are C2SP tlog-witness's. What it has signed last of each log is in one
 from __future__ import annotations
 
 import os
-import tempfile
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from verax import wire
 from verax.errors import ConflictError, InputError
-from verax.keys import Key
+from verax.keys import Key, write_private
 from verax.log.checkpoint import Checkpoint, Continuation
 from verax.log.merkle import EMPTY
 from verax.log.notes import TIMED, NoteKey
@@ -152,16 +151,7 @@ def _read(state: Path) -> Seen:
 
 def _keep(state: Path, seen: Seen) -> None:
     """The file anew, whole or not at all, and on the disk before anything is answered."""
-    handle, name = tempfile.mkstemp(dir=state.parent, prefix=f".{state.name}.")
-    try:
-        with os.fdopen(handle, "w") as file:
-            file.write(wire.text_of({origin: str(checkpoint) for origin, checkpoint in seen.items()}))
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(name, state)
-    finally:
-        with suppress(OSError):
-            os.unlink(name)
+    write_private(state, wire.text_of({origin: str(checkpoint) for origin, checkpoint in seen.items()}), over=True)
     folder = os.open(state.parent, os.O_RDONLY)
     try:
         os.fsync(folder)
