@@ -16,6 +16,7 @@ from verax.errors import ConflictError, InputError, LedgerError
 from verax.keys import Key, unseal
 from verax.ledger import Ledger, Transfer
 from verax.market import draw
+from verax.receipts import report_finding
 from verax.recorded import secret_name
 from verax.rounds import Reveal, Rounds, Submission, content_of
 
@@ -388,6 +389,35 @@ def test_a_beacon_decides_what_is_drawn_and_everybody_can_check_it(stored, monke
         with_body(e, signature=PUBLISHED[657413][0]) if e.kind == "beacon" else e for e in es
     ])  # fmt: skip
     assert "not the signature of beacon 1000" in " ".join(forged)
+
+
+def test_a_beacon_draws_the_survey_that_closes_a_market_of_sealed_reports(rounds, monkeypatch):
+    at(monkeypatch, beacon_time(1000) - timedelta(hours=1))
+    spec = dataclasses.replace(BEACON, kind="survey", over=None, places=3)
+    rounds.open(spec, secret="5ec2e7"), rounds.fund("r"), rounds.fund("r", spec.stake, agent="ann")
+    rounds.submit("r", "ann", report(ANSWERS["ann"]))
+    for name in ("bob", "cy", "eve"):
+        rounds.submit("r", name, report(ANSWERS[name]), survey=True)
+    at(monkeypatch, beacon_time(1000) - timedelta(minutes=5))
+    root = rounds.seal("r").said["root"]
+    at(monkeypatch, beacon_time(1000) + timedelta(seconds=2))
+    rounds.give_beacon("r", PUBLISHED[1000][0])
+    found = rounds.settle("r").scores.survey
+    chance = hashlib.sha256(json.dumps([PUBLISHED[1000][1]]).encode()).hexdigest()
+    assert found.seed == hashlib.sha256(f"{root}:5ec2e7:{chance}".encode()).hexdigest()
+    assert found.drawn == ["bob", "cy", "eve"][draw(found.seed, 3)] and rounds.verify("r") == []
+
+
+def test_a_receipt_of_a_commitment_shows_what_was_committed_to(rounds):
+    """By the nonce that its holder keeps, or by the key that makes it again; by nothing else."""
+    keys = {name: Key.new() for name in ("ann", "bob", "cy")}
+    rounds.open(COMMIT)
+    taken = rounds.submit("r", "ann", report(ANSWERS["ann"]), signer=keys["ann"])
+    bare, kept = rounds.receipt("r", "ann"), rounds.receipt("r", "ann", nonce=taken.nonce)
+    assert report_finding(kept, report(ANSWERS["ann"])).holds
+    assert report_finding(bare, report(ANSWERS["ann"]), keys["ann"]).holds
+    assert not report_finding(kept, report(ANSWERS["bob"])).holds
+    assert not report_finding(bare, report(ANSWERS["ann"]), keys["bob"]).holds
 
 
 def test_what_is_sealed_once_the_beacon_is_known_is_refused(rounds, monkeypatch):

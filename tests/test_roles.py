@@ -15,7 +15,7 @@ from verax.cli import app
 from verax.errors import ConflictError, LedgerError
 from verax.keys import Key
 from verax.ledger import Ledger, Transfer
-from verax.rounds import Rounds, Spec
+from verax.rounds import Admission, Rounds, Spec
 
 TASKS = tuple(f"t{n}" for n in range(6))
 SPEC = Spec("r", TASKS, ("no", "yes"), "100.00", min_tasks=2)
@@ -259,3 +259,18 @@ def test_the_command_lets_a_role_hand_in(url, tmp_path, monkeypatch):
     Ledger.open(str(tmp_path / "verax.db")).close()
     refused = CliRunner().invoke(app, ["round", "grant", ROLE, "--db", str(tmp_path / "verax.db")])
     assert refused.exit_code == 2 and "has no roles" in refused.stderr
+
+
+def test_a_role_that_may_only_call_is_admitted_commits_and_shows(operator, agent):
+    """All that handing in may take: an invitation used, a deposit held, and a report shown once the round is sealed."""
+    spec = dataclasses.replace(SPEC, round="c", invited=True, sealing="commit", reveal_hours=1.0, deposit="1.00")
+    operator.open(spec), operator.fund("c")
+    keys = {name: Key.new() for name in ("ann", "bob")}
+    for (name, key), token in zip(keys.items(), operator.invite("c", 2, organisation=None), strict=True):
+        operator.fund("c", 100, agent=name)
+        agent.admit(Admission.of(agent.public_record("c"), name, key, token))
+        agent.submit("c", name, report(0, 1, 1, 0, 1, len(name) % 2), signer=key)
+    operator.seal("c")
+    for name, key in keys.items():
+        agent.reveal("c", name, report(0, 1, 1, 0, 1, len(name) % 2), signer=key)
+    assert {*operator.settle("c").amounts} == {*keys} and operator.verify("c") == []
