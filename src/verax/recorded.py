@@ -188,7 +188,8 @@ class RecordedRound:
 
     def handed_in(self, agent: str) -> int:
         """How often an agent has handed in."""
-        return sum(self.journal.count(self.name, "submit", self.prefix_of(agent, part)) for part in (False, True))
+        parts = (False, True) if self.spec.is_surveyed else (False,)
+        return sum(self.journal.count(self.name, "submit", self.prefix_of(agent, part)) for part in parts)
 
     def prefix_of(self, agent: str, survey: bool) -> str:
         """How the ids of an agent's submissions begin."""
