@@ -77,7 +77,7 @@ THREE = {1: honest(1), 2: honest(2), 3: honest(3)}
 
 
 def test_a_counter_that_comes_back_as_an_average_harms_nobody_and_is_no_part_of_the_echo_test():
-    found = paid(protocol="every")
+    found = paid(protocol="every", kinship=6.0)
     _, result = run(found, THREE | {4: echo}, rounds=3)
     assert result.arrays["seen"].numpy().dtype == np.float64  # as Flower averages it
     for outcome in found.outcomes:

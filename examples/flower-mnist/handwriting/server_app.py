@@ -31,6 +31,7 @@ def main(grid: Grid, context: Context) -> None:
         probabilities,
         CLASSES,
         protocol=str(config["protocol"]),
+        options={"rule": "zero-one"},
         payroll=Payroll(str(out / "rounds.db"), budget=str(config["budget"])),
         weights=str(config["weights"]),
         identity=numbered(grid, clients),
