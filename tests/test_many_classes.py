@@ -254,13 +254,23 @@ def test_a_referee_says_what_does_not_fit(monkeypatch):
     monkeypatch.setattr("verax.space.spare_bytes", lambda: 2**27)
     classes, pool = [str(i) for i in range(2000)], np.zeros(2000)
     models = {name: {"at": np.array(float(n))} for n, name in enumerate("abcdef")}
-    asked = {"first": {"rule": "pmi"}, "every": {}}
+    asked = {"first": {"rule": "pmi"}, "every": {"rule": "zero-one"}}
     for protocol, why in (("first", "everybody's rows of probabilities"), ("every", "public features")):
         referee = Referee(
             pool, lambda model, pool: np.full((2000, 2000), 5e-4, np.float32), classes,
             kinship=None, protocol=protocol, options=asked[protocol],
         )  # fmt: skip
         assert why in referee.pay_round({"at": np.array(0.0)}, models).problem
+
+
+def test_innovations_among_many_classes_say_what_does_not_fit(monkeypatch):
+    monkeypatch.setattr("verax.space.spare_bytes", lambda: 2**30)
+    classes, pool = [str(i) for i in range(500)], np.zeros(2000)
+    models = {name: {"at": np.array(float(n))} for n, name in enumerate("abcdef")}
+    rows = np.random.default_rng(0).dirichlet(np.ones(500), 2000)
+    referee = Referee(pool, lambda model, pool: rows, classes, protocol="every", features={"copies": 1})
+    problem = referee.pay_round({"at": np.array(0.0)}, models).problem
+    assert "moves that are public, 2,000 x 500 x 503" in problem and "take fewer classes" in problem
 
 
 def test_want_of_memory_is_told_with_a_remedy(monkeypatch):

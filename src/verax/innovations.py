@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from verax.errors import InputError
+from verax.space import check_memory
 
 Floats = npt.NDArray[np.float64]
 _LEAST = 20  # inputs with an answer of the broadcast, at and below which a fit would explain anything
@@ -31,6 +32,8 @@ def local_moves(rows: npt.ArrayLike) -> Floats:
     [[0.18, 0.3, -0.21, 0.21, -0.21], [-0.18, -0.3, 0.21, -0.21, 0.21]]
     """
     p = _checked_rows(rows)
+    check_memory("moves that are public", "let predict give labels, or take fewer classes or inputs",
+                 *p.shape, p.shape[1] + 3, each=32)  # fmt: skip
     one_hot, logs, order = np.eye(p.shape[1]), np.log(np.maximum(p, 1e-4)), p.argsort(1)
     first, second = one_hot[order[:, -1]], one_hot[order[:, -2]]
     more_of = [_tilted(p, np.broadcast_to(label, p.shape)) for label in one_hot]
