@@ -316,7 +316,7 @@ def test_a_step_is_no_answer_to_the_survey_by_what_is_sealed_in_it(rounds):
 answers = st.lists(st.sampled_from([-1, 0, 1]), min_size=12, max_size=12)
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=40, deadline=None, derandomize=True)
 @given(
     st.lists(st.tuples(st.sampled_from("abc"), answers, st.booleans()), max_size=7),
     st.sampled_from([("zero-one", None), ("ca", "split"), ("ca", "identity")]),
