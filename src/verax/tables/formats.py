@@ -69,8 +69,8 @@ class Shard:
 class Format:
     """How files of one kind are known, by their ending or first bytes, and how they are read.
 
-    `table` gives all rows as columns. `scan` gives a shard's reports in blocks, of one agent where no column says
-    whose they are; `split` says what shards a file has. A format of tables needs only the first.
+    Or by what `knows` says of it. `table` gives all rows as columns. `scan` gives a shard's reports in blocks, of one
+    agent where no column says whose they are; `split` says what shards a file has. Of tables only the first is needed.
     """
 
     name: str
@@ -79,6 +79,7 @@ class Format:
     table: Callable[[Source, Reading, str], Table] | None = None
     scan: Callable[[Source, Shard, str | None], Iterator[Reports]] | None = None
     split: Callable[[Source, Reading], Iterator[Shard]] | None = None
+    knows: Callable[[Source, Reading], bool] | None = None  # asked before endings, of folders too
 
     def blocks(self, source: Source, shard: Shard, agent: str | None = None) -> Iterator[Reports]:
         """A shard's reports."""
@@ -179,6 +180,8 @@ def register(format: Format) -> None:
 
 def format_of(source: Source, reading: Reading) -> Format:
     """The format of a source: by its ending, else by its first bytes, else CSV."""
+    if (claimed := _claimed(source, reading)) is not None:
+        return claimed
     known = {ending: format for format in reversed(_FORMATS) for ending in format.endings}
     ending = next((ending for ending in source.endings if ending != ".gz"), "")
     if ending in known:
@@ -195,6 +198,11 @@ def format_of(source: Source, reading: Reading) -> Format:
             start = text.read(8).encode(errors="replace")
     start = start.removeprefix(b"\xef\xbb\xbf")
     return next((f for f in _FORMATS if any(start.lstrip().startswith(b) for b in f.begins)), known[".csv"])
+
+
+def _claimed(source: Source, reading: Reading) -> Format | None:
+    """The format that knows a source by more than its ending."""
+    return next((format for format in _FORMATS if format.knows is not None and format.knows(source, reading)), None)
 
 
 def is_known(source: Source) -> bool:
@@ -264,7 +272,8 @@ def read(*sources: Any, reading: Reading | None = None, **fields: Any) -> Report
             names.append("the data frame")
             continue
         source = Source.of(given, how)
-        for part in _scan_folder(source, how) if source.is_folder else _scan_source(source, how):
+        plain = source.is_folder and _claimed(source, how) is None
+        for part in _scan_folder(source, how) if plain else _scan_source(source, how):
             parts.append(part)
             names.append(source.name)
     return joined(parts, names, how).with_one_spelling()
