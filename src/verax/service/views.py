@@ -42,6 +42,11 @@ def rules_in_words(spec: Spec, knows_truth: bool, state: str, now: datetime) -> 
     """
     if spec.exam is not None:
         return _exam(spec, spec.exam, state)
+    if spec.exam is not None:
+        return [
+            "An exam of a federation: its clients' replies are scored round by round, and recorded here as they are sat.",
+            f"The budget is {spec.budget} {spec.currency}.",
+        ]
     tasks, classes = f"{len(spec.tasks):,} tasks", f"{len(spec.classes)} classes"
     beside = "the true labels, which are sealed until settlement" if knows_truth else "what the other agents report"
     rule = known_rule(spec.rule)
@@ -52,6 +57,7 @@ def rules_in_words(spec: Spec, knows_truth: bool, state: str, now: datetime) -> 
         f"The rule is {spec.rule}: {rule.says}." if rule and rule.says else f"The rule is {spec.rule}.",
         f"The budget is {spec.budget} {spec.currency}. {_pay(spec)}",
         *_copies(spec),
+        *_special(spec),
         _admission(spec),
         _clock(spec, state, now),
     ]
@@ -107,6 +113,22 @@ def _copies(spec: Spec) -> list[str]:
         False: "Agents that hand in one report are paid each.",
     }
     return [said[spec.copies]]
+
+
+def _special(spec: Spec) -> list[str]:
+    """What not every round asks."""
+    found = []
+    if spec.asks is not None:
+        found.append("Models are handed in, in ONNX; they are run in a jail on inputs that stay with the operator.")
+    if spec.sealing is not None:
+        lost = "" if spec.deposit is None else f", and loses its deposit of {spec.deposit} {spec.currency}"
+        found.append(
+            f"Only commitments are handed in, which nobody can open, the operator included. Within {spec.reveal_hours:g} "
+            f"hours of the seal each agent shows what it committed to; who does not says nothing{lost}."
+        )
+    if spec.beacon is not None:
+        found.append(f"Draws are decided by the drand beacon {spec.beacon}, which nobody knows before.")
+    return found
 
 
 def _admission(spec: Spec) -> str:
