@@ -60,7 +60,7 @@ class Place:
         self.server = uvicorn.Server(config)
         self.thread = threading.Thread(target=self.server.run, args=([self._socket],))
         self.thread.start()
-        self.http = httpx.Client(base_url=self.address)
+        self.http = httpx.Client(base_url=self.address, verify=False)
         self.clients: list[Remote] = []
 
     def close(self) -> None:
@@ -247,16 +247,15 @@ def test_what_was_committed_to_is_shown_from_afar(here):
         assert shown.returncode == 0 and ("commitment" if "--agent" in asked else "ann") in shown.stdout, shown.stderr
 
 
-@pytest.mark.parametrize("name", ["a/b", "../r", "a.json", "ü?x=1", "100%", "a b", "r#1", "%2F"])
-def test_a_name_of_any_kind_is_an_address(here, name):
-    spec = dataclasses.replace(SPEC, round=name)
-    keys = played(here, spec)
-    assert here.remote().show(name)["round"] == name
-    key = Key.new()
-    here.remote().submit(name, name, report(SAID["cy"]), signer=key)
-    assert len(here.remote().of_agent(name, name)["submissions"]) == 1
-    assert here.remote().balance(name, "ann", keys["ann"])["amount"] == 0
-    assert settled(here, name).amounts
+def test_a_name_of_any_kind_is_an_address(here):
+    for name in ("a/b", "../r", "a.json", "ü?x=1", "100%", "a b", "r#1", "%2F"):
+        here.operator.open(dataclasses.replace(SPEC, round=name))
+        key = Key.new()
+        here.remote().submit(name, name, report(SAID["cy"]), signer=key)
+        assert here.remote().show(name)["round"] == name
+        assert len(here.remote().of_agent(name, name)["submissions"]) == 1
+        assert here.remote().balance(name, name, key)["amount"] == 0
+        assert here.operator.void(name).round == name
 
 
 REFUSED = [
@@ -280,13 +279,13 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize(("method", "path", "body", "status", "said"), REFUSED)
-def test_a_refusal_is_a_sentence_with_a_fitting_status(here, method, path, body, status, said):
+def test_a_refusal_is_a_sentence_with_a_fitting_status(here):
     here.operator.open(SPEC)
-    found = here.http.request(method, path, content=body)
-    assert found.status_code == status and found.headers["content-type"] == "application/problem+json"
-    document = found.json()
-    assert document["status"] == status and said in document["detail"] and document["title"]
+    for method, path, body, status, said in REFUSED:
+        found = here.http.request(method, path, content=body)
+        assert found.status_code == status and found.headers["content-type"] == "application/problem+json", path
+        document = found.json()
+        assert document["status"] == status and said in document["detail"] and document["title"], path
 
 
 def test_what_comes_out_of_turn_is_refused_with_the_sentence_of_the_round(here):

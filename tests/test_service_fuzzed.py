@@ -77,7 +77,7 @@ def fuzz(place: Place, examples: int) -> Counter[int]:
 
 
 def test_what_openapi_allows_is_never_answered_by_a_mistake_of_ours(place):
-    assert fuzz(place, 3).total() > 100
+    assert fuzz(place, 2).total() > 80
 
 
 @pytest.mark.slow

@@ -112,7 +112,7 @@ class Ledger:
     def writing(self) -> Iterator[Journal]:
         """One transaction, alone: everything in it is kept, or nothing."""
         with self._failing_closed():
-            if self._is_postgres and not self._owns:
+            if not self._owns:
                 # each statement sees what is there when it begins: the call that waits comes before all others
                 with self._engine.execution_options(isolation_level="READ COMMITTED").begin() as connection:
                     roles.take_turn(connection)
@@ -127,6 +127,8 @@ class Ledger:
     @cached_property
     def _owns(self) -> bool:
         """Whether this writes the journal itself; else it may call what it was let (`grant`)."""
+        if not self._is_postgres:
+            return True
         with self._engine.connect() as connection:
             return roles.is_owner(connection)
 
@@ -211,7 +213,7 @@ class Ledger:
         """Bring the tree to the journal's end: of an older version's journal nothing is in it yet."""
         with self.reading() as journal:
             behind = journal.tree.size < journal.head().count
-        if behind and (self._owns or not self._is_postgres):
+        if behind and self._owns:
             with self.writing() as journal:
                 journal.grow()
 

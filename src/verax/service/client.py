@@ -84,7 +84,8 @@ class Remote:
             else:
                 self._must_be_private("an operator's token")
                 headers = {"Authorization": f"Bearer {text}"}
-        self._http = httpx.Client(headers=headers, timeout=60.0, follow_redirects=False)
+        # certificates take long to load, and http has none
+        self._http = httpx.Client(headers=headers, timeout=60.0, follow_redirects=False, verify=where.scheme == "https")
         self._opened: dict[str, dict[str, Any]] = {}
         self._copy: Rounds | None = None
 

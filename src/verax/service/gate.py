@@ -117,7 +117,7 @@ class Gate:
     """The middleware around the whole service; `refusal` makes an answer of an error."""
 
     def __init__(
-        self, app: ASGIApp, limits: Limits, meters: Meters, refusal: Callable[[Request, VeraxError], Response]
+        self, app: ASGIApp, limits: Limits, meters: Meters, refusal: Callable[[Request, Exception], Response]
     ) -> None:
         self._app, self._limits, self._meters, self._refusal = app, limits, meters, refusal
         self._buckets, self._held = Buckets(limits.rate), 0
@@ -130,11 +130,11 @@ class Gate:
         # names of users are in the path: what they hold is not to be taken for what divides it
         scope["path"] = scope.get("raw_path", scope["path"].encode()).decode("latin-1").partition("?")[0]
         started, address = time.perf_counter(), network((scope.get("client") or ("nobody", 0))[0])
-        answered = {"status": 500, "bytes": 0}
+        answered = {"status": 500, "bytes": 0, "started": 0}
 
         async def sent(message: Message) -> None:
             if message["type"] == "http.response.start":
-                answered["status"] = message["status"]
+                answered.update(status=message["status"], started=1)
                 there = {name.lower() for name, _ in message["headers"]}
                 more = [(name.lower().encode(), value.encode()) for name, value in _HEADERS.items()]
                 message["headers"] = [*message["headers"], *(pair for pair in more if pair[0] not in there)]
@@ -149,6 +149,11 @@ class Gate:
                 await self._refusal(Request(scope), refused)(scope, receive, sent)
             else:
                 await self._app(scope, body.receive, sent)
+        except Exception as error:
+            if answered["started"]:
+                raise
+            _log.exception("a request failed by a mistake of verax's own")
+            await self._refusal(Request(scope), error)(scope, receive, sent)
         finally:
             self.hold(-body.size)
             self._tell(scope, address, answered, time.perf_counter() - started)
@@ -188,7 +193,8 @@ class Gate:
         method = scope["method"] if scope["method"] in _METHODS else "other"
         self._meters.requests.labels(method, route, answered["status"]).inc()
         self._meters.seconds.labels(route).observe(took)
-        said = {"method": scope["method"], "path": scope["path"], "route": route, "address": address, **answered}
+        said = {"method": scope["method"], "path": scope["path"], "route": route, "address": address}
+        said |= {"status": answered["status"], "bytes": answered["bytes"]}
         who = scope.get("state", {}).get("who")
         _log.info("request", extra={"said": {**said, "seconds": round(took, 4), **({"who": who} if who else {})}})
 

@@ -44,7 +44,7 @@ def rules_in_words(spec: Spec, knows_truth: bool, state: str, now: datetime) -> 
         return _exam(spec, spec.exam, state)
     if spec.exam is not None:
         return [
-            "An exam of a federation: its clients' replies are scored round by round, and recorded here as they are sat.",
+            "An exam of a federation: its clients' replies are scored round by round, and recorded as they are sat.",
             f"The budget is {spec.budget} {spec.currency}.",
         ]
     tasks, classes = f"{len(spec.tasks):,} tasks", f"{len(spec.classes)} classes"
@@ -123,8 +123,9 @@ def _special(spec: Spec) -> list[str]:
     if spec.sealing is not None:
         lost = "" if spec.deposit is None else f", and loses its deposit of {spec.deposit} {spec.currency}"
         found.append(
-            f"Only commitments are handed in, which nobody can open, the operator included. Within {spec.reveal_hours:g} "
-            f"hours of the seal each agent shows what it committed to; who does not says nothing{lost}."
+            "Only commitments are handed in, which nobody can open, the operator included. Within "
+            f"{spec.reveal_hours:g} hours of the seal each agent shows what it committed to; who does not says "
+            f"nothing{lost}."
         )
     if spec.beacon is not None:
         found.append(f"Draws are decided by the drand beacon {spec.beacon}, which nobody knows before.")
