@@ -240,6 +240,41 @@ def test_who_was_admitted_by_nobody_shows_when_the_round_is_verified(stored):
     assert len(everything(stored)) > 5
 
 
+@pytest.mark.parametrize(
+    ("terms", "agent", "by", "says"),
+    [
+        ({"admitted": True}, "eve", "eve", "'eve', is of nobody who was admitted"),
+        ({}, "carl", "ann", "'carl', is by the key of 'ann'"),
+        ({}, "ANN", "eve", "'ANN', is of a name written like 'ann'"),
+        ({"quota": 1}, "ann", "ann", "'ann', is number 2, of the 1"),
+    ],
+)
+def test_who_the_operator_lets_in_past_its_own_terms_shows_when_the_round_is_verified(rounds, terms, agent, by, says):
+    keys = {name: Key.new() for name in ("ann", "bob", "eve")}
+    listed = {name: keys[name].public for name in ("ann", "bob")} if terms.pop("admitted", False) else None
+    rounds.open(dataclasses.replace(SPEC, admitted=listed, **terms))
+    rounds.fund("r")
+    for name in ("ann", "bob"):
+        rounds.submit("r", name, report(ANSWERS), signer=keys[name])
+    number = 2 if agent == "ann" else 1
+    made = Submission.of(rounds.public_record("r"), agent, number, {"labels": [1, *ANSWERS[1:]]}, keys[by])
+    with rounds.ledger.writing() as journal:  # whoever has the database writes what it likes
+        journal.record(f"r:submit:{agent}:{made.commitment}:0", "submit", "r", made.to_json())
+    rounds.seal("r")
+    rounds.settle("r")
+    [found] = rounds.verify("r")
+    assert says in found
+
+
+# default-ignorable letters of Unicode 15 that are no format characters, and the blank of Braille
+@pytest.mark.parametrize("unseen", ["️", "͏", "ㅤ", "⠀", "ᅟ", "᠋", "󠄁", "ﾠ"])
+def test_a_name_with_something_in_it_that_is_not_seen_is_the_same_name(rounds, unseen):
+    rounds.open(SPEC)
+    rounds.submit("r", "ann", report(ANSWERS), signer=Key.new())
+    with pytest.raises(ConflictError, match="is written like 'ann'"):
+        rounds.submit("r", f"an{unseen}n", report(ANSWERS), signer=Key.new())
+
+
 def test_invitations_by_command(tmp_path: Path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("tasks.csv").write_text("task\n" + "".join(f"{t}\n" for t in TASKS))

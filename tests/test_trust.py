@@ -21,7 +21,7 @@ import verax
 from verax import wire
 from verax.cli import app
 from verax.errors import ConflictError, InputError, LedgerError
-from verax.keys import Key, seal, sealing_key
+from verax.keys import Key, checked_public, seal, sealing_key, verifies
 from verax.ledger import Entry, Journal, Ledger, Transfer
 from verax.payroll import Payroll
 from verax.recorded import secret_name
@@ -128,6 +128,23 @@ def test_one_key_has_one_name_in_a_round(rounds):
     rounds.submit("r", "ann", report((0, 1, 0, 1, 1, 0)), signer=key)
     with pytest.raises(ConflictError, match="this key is already 'ann'"):
         rounds.submit("r", "bob", report((0, 1, 0, 1, 1, 0)), signer=key)
+
+
+# the points of small order, as every list of them has them, and the two that are not written canonically
+SMALL = [
+    "01" + 31 * "00", "01" + 30 * "00" + "80", "ec" + 30 * "ff" + "7f", 32 * "00", 31 * "00" + "80",
+    "ee" + 30 * "ff" + "7f", "ed" + 30 * "ff" + "7f",
+    "26e8958fc2b227b045c3f489f2ef98f0d5dfac05d3c63339b13802886d53fc05",
+    "c7176a703d4dd84fba3c0b760d10670f2a2053fa2c39ccc64ec7fd7792ac037a",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("point", SMALL)
+def test_a_key_by_which_anybody_can_sign_is_no_key(point):
+    forged = [bytes.fromhex(each) + bytes(32) for each in SMALL]
+    assert not any(verifies(point, signature, b"%d" % n) for signature in forged for n in range(16))
+    with pytest.raises(InputError, match="is no public key"):
+        checked_public(point, "ann")
 
 
 def test_a_list_admits_its_keys_and_nobody_else(rounds):

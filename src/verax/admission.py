@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import functools
 import json
+import re
 import secrets
 import unicodedata
 from collections import defaultdict
@@ -28,7 +29,6 @@ from verax.keys import Key, is_signed
 from verax.labels import checked_names
 from verax.ledger import Entry
 from verax.recorded import RecordedRound
-from verax.sealed import Submission
 from verax.spec import Spec
 
 try:
@@ -37,6 +37,11 @@ except ImportError:
     raise ExtraMissing("Rounds", "rounds") from None
 
 _INVITATION = "invitation"
+# what is not seen and no format character: Default_Ignorable_Code_Point of Unicode, and the blank of Braille
+_UNSEEN = re.compile(
+    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2065\u2800\u3164\ufe00-\ufe0f\uffa0\ufff0-\ufff8"
+    "\U000e0000-\U000e0fff]"
+)
 
 
 @dataclass(frozen=True)
@@ -181,10 +186,25 @@ def _take_place(this: RecordedRound, organisation: str | None) -> None:
 
 
 def admission_problems(this: RecordedRound) -> Iterator[str]:
-    """Who takes part without having been admitted, as far as the journal shows it."""
-    spec, operator = this.spec, this.opened.get("operator")
-    if operator is None or not spec.invited:
+    """Who takes part without having been admitted, or as more than one, as far as the journal shows it."""
+    if this.opened.get("operator") is None or this.spec.exam is not None:
         return
+    yield from _invitation_problems(this) if this.spec.invited else ()
+    admitted = dict(this.spec.admitted or {})
+    if this.spec.invited:
+        for given in _used_invitations(this):
+            admitted.setdefault(given.agent, given.key)
+    yield from _taker_problems(this, admitted)
+
+
+def _used_invitations(this: RecordedRound) -> Iterator[Admission]:
+    said = (entry.said for entry in this.journal.entries(this.name, "admit"))
+    return (Admission.from_json(each) for each in said if "proof" in each)
+
+
+def _invitation_problems(this: RecordedRound) -> Iterator[str]:
+    """Invitations that the operator has not made, that were used twice, or for more names than an organisation has."""
+    spec, operator = this.spec, str(this.opened["operator"])
     organisation_of: dict[str, str | None] = {}
     for entry in this.journal.entries(this.name, "invite"):
         whole, step = dict(entry.said), entry.id.removeprefix(f"{this.name}:")
@@ -192,23 +212,35 @@ def admission_problems(this: RecordedRound) -> Iterator[str]:
         if not is_signed([this.name, step, whole], operator, signature):
             yield f"entry {entry.seq}, an invitation, is not signed by the operator who opened round {this.name!r}"
         organisation_of[whole["invitation"]] = whole["organisation"]
-    admitted, used = dict(spec.admitted or {}), set[str]()
+    used = set[str]()
     places: dict[str, int] = defaultdict(int, {folded(name): 0 for name in (spec.organisations or {}).values()})
-    for entry in this.journal.entries(this.name, "admit"):
-        if "proof" not in entry.said:
-            continue
-        given = Admission.from_json(entry.said)
+    for given in _used_invitations(this):
         if given.invitation in used or given.invitation not in organisation_of or not given.is_signed(this.opened):
-            yield f"entry {entry.seq} admits {given.agent!r} without an invitation of its own"
+            yield f"{given.agent!r} is admitted without an invitation of its own"
         used.add(given.invitation)
-        admitted.setdefault(given.agent, given.key)
         places[folded(organisation_of.get(given.invitation) or "")] += 1
     if any(n > spec.places_each for name, n in places.items() if name):
         yield f"an organisation has more than {spec.places_each} names in round {this.name!r}"
+
+
+def _taker_problems(this: RecordedRound, admitted: Mapping[str, str]) -> Iterator[str]:
+    """Submissions of nobody who was admitted, of one key under two names, of names written alike, over the quota."""
+    spec, asked = this.spec, this.spec.invited or this.spec.admitted is not None
+    name_of, written = dict[str, str](), dict[str, str]()
+    often: dict[str, int] = defaultdict(int)
     for entry in this.journal.entries(this.name, "submit"):
-        made = Submission.from_json(entry.said)
-        if admitted.get(made.agent) != made.key:
-            yield f"entry {entry.seq}, the submission of {made.agent!r}, is of nobody who was admitted"
+        said = entry.said if isinstance(entry.said, dict) else {}
+        agent, key = (str(said.get(name)) for name in ("agent", "key"))
+        which = f"entry {entry.seq}, the submission of {agent!r},"
+        if asked and admitted.get(agent) != key:
+            yield f"{which} is of nobody who was admitted"
+        if key != this.opened["operator"] and name_of.setdefault(key, agent) != agent:
+            yield f"{which} is by the key of {name_of[key]!r}"
+        if written.setdefault(folded(agent), agent) != agent:
+            yield f"{which} is of a name written like {written[folded(agent)]!r}"
+        often[agent] += 1
+        if spec.quota is not None and often[agent] > spec.quota:
+            yield f"{which} is number {often[agent]}, of the {spec.quota} that each may hand in"
 
 
 def check_admission(spec: Spec) -> None:
@@ -268,7 +300,7 @@ def _name_of(this: RecordedRound, agent: str) -> Entry | None:
 def folded(name: str) -> str:
     """A name as two that are written alike share it: composed, without capitals or what is not seen, quoted.
 
-    >>> folded("ZOE\u0308") == folded("zo\u200bë"), folded("a:b")
+    >>> folded("ZOE\u0308") == folded("zo\u200bë") == folded("zo\ufe0fë"), folded("a:b")
     (True, 'a%3Ab')
     """
     return quote(_plain(name), safe="")
@@ -287,7 +319,7 @@ def skeleton(name: str) -> str:
 
 
 def _plain(name: str) -> str:
-    seen = "".join(c for c in name if unicodedata.category(c) != "Cf")
+    seen = "".join(c for c in name if unicodedata.category(c) != "Cf" and not _UNSEEN.match(c))
     return unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", seen).casefold())
 
 

@@ -34,6 +34,10 @@ except ImportError:
 OPERATOR = "operator"
 _SUITE = Suite(KEM.X25519, KDF.HKDF_SHA256, AEAD.AES_128_GCM)
 _OWNER_ONLY = 0o600
+_PRIME = 2**255 - 19
+# the y of the eight points of Ed25519 whose multiples are few: a signature by them binds nobody
+_EIGHTH = int.from_bytes(bytes.fromhex("c7176a703d4dd84fba3c0b760d10670f2a2053fa2c39ccc64ec7fd7792ac037a"), "little")
+_SMALL_ORDER = frozenset({0, 1, _PRIME - 1, _EIGHTH, _PRIME - _EIGHTH})
 
 
 @dataclass(frozen=True)
@@ -110,10 +114,20 @@ def is_signed(document: Any, public: str, signature: str) -> bool:
 def verifies(public: str, signature: bytes, data: bytes) -> bool:
     """Whether the holder of that key signed these bytes."""
     try:
-        Ed25519PublicKey.from_public_bytes(bytes.fromhex(public)).verify(signature, data)
+        held = bytes.fromhex(public)
+        Ed25519PublicKey.from_public_bytes(held).verify(signature, data)
     except (InvalidSignature, ValueError, TypeError):
         return False
-    return True
+    return not _is_anybodys(held)
+
+
+def _is_anybodys(public: bytes) -> bool:
+    """Whether a key is a point of small order: signatures by it are made by anybody, and hold for many messages.
+
+    >>> _is_anybodys(bytes([1]) + bytes(31)), _is_anybodys(bytes.fromhex(Key.new().public))
+    (True, False)
+    """
+    return int.from_bytes(public, "little") % 2**255 % _PRIME in _SMALL_ORDER
 
 
 def checked_public(public: str, source: str) -> str:
@@ -123,7 +137,10 @@ def checked_public(public: str, source: str) -> str:
     True
     """
     try:
-        return Ed25519PublicKey.from_public_bytes(bytes.fromhex(public)).public_bytes_raw().hex()
+        found = Ed25519PublicKey.from_public_bytes(bytes.fromhex(public)).public_bytes_raw()
+        if _is_anybodys(found):
+            raise ValueError(public)
+        return found.hex()
     except (ValueError, TypeError):
         raise InputError(f"{source}: {public!r} is no public key; give what verax key show prints") from None
 
