@@ -112,6 +112,8 @@ INSIDE = [
     "https://127.0.0.1/", "https://localhost/", "https://0.0.0.0/", "https://[::1]/", "https://10.1.2.3/",
     "https://192.168.0.1/", "https://169.254.169.254/latest/meta-data/", "https://[::ffff:127.0.0.1]/", "https://2130706433/",
     "https://0x7f.1/", "https://[fe80::1]/", "https://[fd00::1]/", "https://100.64.0.1/",
+    "https://[64:ff9b::a9fe:a9fe]/", "https://[2002:7f00:1::1]/", "https://[::127.0.0.1]/", "https://[fec0::1]/",
+    "https://224.0.0.1/", "https://[ff02::1]/",
 ]  # fmt: skip
 
 

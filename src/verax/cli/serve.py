@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from verax.service.shared import Settings
 
 _MIB = 2**20
+_SECONDS_OF_CONNECTIONS = 10  # an address may have as many as it may make requests in that time
 
 
 def serve(
@@ -62,6 +64,7 @@ def _run(settings: Settings, host: str, port: int, behind: str | None, **tls: An
     import uvicorn
 
     from verax.service.app import make_app
+    from verax.service.connections import limited
     from verax.service.gate import Lines
 
     shown = logging.StreamHandler(sys.stderr)
@@ -72,9 +75,10 @@ def _run(settings: Settings, host: str, port: int, behind: str | None, **tls: An
         logging.getLogger(name).propagate = False
     how: dict[str, Any] = {name: str(path) for name, path in tls.items() if path is not None}
     app = make_app(settings)
+    most = 0 if behind is not None else math.ceil(_SECONDS_OF_CONNECTIONS * settings.limits.rate)
     config = uvicorn.Config(
         app, host=host, port=port, log_config=None, access_log=False, server_header=False, ws="none",
-        proxy_headers=behind is not None, forwarded_allow_ips=behind, timeout_graceful_shutdown=5,
+        http=limited(most), proxy_headers=behind is not None, forwarded_allow_ips=behind, timeout_graceful_shutdown=5,
         limit_concurrency=2000, **how,
     )  # fmt: skip
     try:

@@ -15,6 +15,8 @@ from tempfile import TemporaryDirectory
 from typing import Any
 from urllib.parse import quote, urlsplit
 
+from sqlalchemy.exc import SQLAlchemyError
+
 from verax import wire
 from verax.answered import content_to_take
 from verax.database import journal_table
@@ -67,6 +69,13 @@ class _Signed(httpx.Auth):
         yield request
 
 
+class _Said(dict[str, Any]):
+    """A document of somebody else's: what it does not say is refused, wherever it is asked for."""
+
+    def __missing__(self, name: str) -> Any:
+        raise LedgerError(f"the answer has no {name!r}, as that of a verax service has; check the server's address")
+
+
 class Remote:
     """The rounds of a service. `credential` is a file: an operator's key, or the token that its service made."""
 
@@ -84,8 +93,9 @@ class Remote:
             else:
                 self._must_be_private("an operator's token")
                 headers = {"Authorization": f"Bearer {text}"}
-        # certificates take long to load, and http has none
-        self._http = httpx.Client(headers=headers, timeout=60.0, follow_redirects=False, verify=where.scheme == "https")
+        # certificates take long to load, and http has none; a proxy would read what stays within this machine
+        how: dict[str, Any] = {"verify": where.scheme == "https", "trust_env": not _is_here(where.hostname)}
+        self._http = httpx.Client(headers=headers, timeout=60.0, follow_redirects=False, **how)
         self._opened: dict[str, dict[str, Any]] = {}
         self._copy: Rounds | None = None
 
@@ -124,7 +134,10 @@ class Remote:
         raise AssertionError
 
     def _document(self, method: str, path: str, document: Any = None, **how: Any) -> Any:
-        return wire.parsed(self.ask(method, path, document, **how).content, self._server)
+        found = wire.parsed(self.ask(method, path, document, **how).content, self._server)
+        if not isinstance(found, dict):
+            raise LedgerError(f"{self._server} answered something else than a verax service does; check the address")
+        return _Said(found)
 
     def _entry(self, path: str, document: Any = None) -> Entry:
         return wire.decoded(Entry, self._document("POST", path, document), "the entry")
@@ -297,15 +310,25 @@ class Remote:
         if self._copy is None:
             self._folder = TemporaryDirectory(prefix="verax-copy-")
             self._copy = Rounds(Ledger.open(str(Path(self._folder.name) / "copy.db")))
-            last = 0
-            while found := self._document("GET", "/journal.json", query={"after": last, "most": 1000})["entries"]:
-                with self._copy.ledger.engine.begin() as connection:
-                    connection.execute(journal_table.insert(), found)
-                last = found[-1]["seq"]
-            self._copy.ledger.catch_up()
+            self._copy_entries(self._copy.ledger)
         if round is not None and ":" in (rule := self._copy.spec(round).rule):
             raise InputError(f"rule {rule!r} is code that the server names; it is not run here for a stranger")
         return self._copy
+
+    def _copy_entries(self, ledger: Ledger) -> None:
+        """Take the service's entries as they are; what is wrong with them is for `verify` to say."""
+        last = 0
+        while said := self._document("GET", "/journal.json", query={"after": last, "most": 1000})["entries"]:
+            found = [vars(entry) for entry in wire.decoded(list[Entry], said, "the journal")]
+            if found[-1]["seq"] <= last:
+                raise LedgerError(f"{self._server}: its journal comes to no end; keep what it answered, and trust none")
+            try:
+                with ledger.engine.begin() as connection:
+                    connection.execute(journal_table.insert(), found)
+            except (SQLAlchemyError, OverflowError):
+                raise LedgerError(f"{self._server}: its journal has an entry twice, or one that cannot be") from None
+            last = found[-1]["seq"]
+        ledger.catch_up()
 
 
 def _checked(found: httpx.Response) -> httpx.Response:

@@ -103,13 +103,15 @@ class Meters:
 def network(address: str) -> str:
     """Whom a limit is for: an address, or of the sixth version the network that one household has.
 
-    >>> network("192.0.2.7"), network("2001:db8::7"), network("somebody")
-    ('192.0.2.7', '2001:db8::/64', 'somebody')
+    >>> network("192.0.2.7"), network("2001:db8::7"), network("::ffff:192.0.2.7"), network("somebody")
+    ('192.0.2.7', '2001:db8::/64', '192.0.2.7', 'somebody')
     """
     try:
         found = ipaddress.ip_address(address)
     except ValueError:
         return address
+    if isinstance(found, ipaddress.IPv6Address) and found.ipv4_mapped is not None:
+        return str(found.ipv4_mapped)  # which a socket for both versions makes of it
     return address if found.version == 4 else str(ipaddress.ip_network((found, 64), strict=False))
 
 

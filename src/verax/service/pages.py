@@ -15,6 +15,8 @@ from urllib.parse import urlsplit
 import numpy as np
 from fastapi import FastAPI, Query, Request
 from fastapi.responses import RedirectResponse, Response
+from python_multipart.exceptions import FormParserError
+from starlette.exceptions import HTTPException
 
 from verax import tables
 from verax.errors import AccessError, ConflictError, IdentityError, InputError, VeraxError
@@ -185,13 +187,25 @@ def _is_operator(service: Service, request: Request) -> bool:
 
 async def _form_of(service: Service, request: Request, *, anybody: bool = False) -> Form:
     """What a form says; only from these pages, and but for the token only from an operator."""
-    if urlsplit(request.headers.get("origin", "")).netloc != request.headers.get("host"):
+    if not _is_from_here(request):
         raise AccessError("this form was not sent from here; open the desk at its own address")
     if not anybody and not _is_operator(service, request):
         raise IdentityError("show the token first; a session lasts eight hours, and ends with the service")
     request.state.who = "token"
-    async with request.form(max_files=4, max_fields=40) as form:
-        return {name: value.strip() if isinstance(value, str) else await value.read() for name, value in form.items()}
+    try:
+        async with request.form(max_files=4, max_fields=40) as form:
+            return {
+                name: value.strip() if isinstance(value, str) else await value.read() for name, value in form.items()
+            }
+    except (HTTPException, FormParserError, UnicodeError, LookupError):
+        raise InputError("what was sent is no form; send it again from the desk's own page") from None
+
+
+def _is_from_here(request: Request) -> bool:
+    try:
+        return urlsplit(request.headers.get("origin", "")).netloc == request.headers.get("host")
+    except ValueError:
+        return False
 
 
 def _text(form: Form, name: str, default: str = "") -> str:

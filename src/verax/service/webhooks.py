@@ -37,6 +37,8 @@ _TOLD = {"open": "round.opened", "submit": "submission.taken", "seal": "round.se
 _SECONDS = 10.0
 _MOST_HOOKS = 20
 _AT_ONCE = 100
+# IPv6 networks whose addresses end in one of IPv4: NAT64 (RFC 6052), and IPv4-compatible (RFC 4291)
+_TRANSLATED = tuple(map(ipaddress.IPv6Network, ("64:ff9b::/96", "::/96")))
 _log = logging.getLogger("verax.service")
 _table = sa.Table(
     "service_webhooks",
@@ -95,11 +97,26 @@ def checked_address(url: str, *, private: bool) -> str:
     except (OSError, UnicodeError):
         raise InputError(f"{where.hostname} cannot be found; see how it is written") from None
     for each in sorted(map(str, there)):
-        address = ipaddress.ip_address(each.partition("%")[0])
-        mapped = getattr(address, "ipv4_mapped", None) or address
-        if not private and not mapped.is_global:
+        if not private and not _is_public(ipaddress.ip_address(each.partition("%")[0])):
             raise InputError(f"{where.hostname} is within a private network; name an address that everybody can reach")
     return sorted(map(str, there))[0]
+
+
+def _is_public(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:
+    """Whether everybody can reach an address; one that stands for another, which a router may reach, is as that one.
+
+    >>> [_is_public(ipaddress.ip_address(a)) for a in ("2606:4700::1", "64:ff9b::a9fe:a9fe", "2002:7f00:1::")]
+    [True, False, False]
+    """
+    if address.is_multicast or getattr(address, "is_site_local", False):
+        return False
+    if isinstance(address, ipaddress.IPv6Address):
+        last = ipaddress.IPv4Address(int(address) % 2**32)
+        translated = last if any(address in network for network in _TRANSLATED) else None
+        inner = address.ipv4_mapped or address.sixtofour or translated
+        if inner is not None:
+            return _is_public(inner)
+    return address.is_global
 
 
 class Hooks:
