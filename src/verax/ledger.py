@@ -228,6 +228,9 @@ class Journal:
     def __init__(self, connection: sa.Connection, *, calls: bool = False) -> None:
         self._connection, self._calls = connection, calls
         self.tree = StoredTree(connection)
+        # while a transaction lasts nobody else changes these
+        self._last: tuple[Head, str | None] | None = None
+        self._spendable: dict[tuple[str, str], int] = {}
 
     def entries(
         self, round: str | None = None, kind: str | None = None, *, after: int = 0, most: int | None = None
@@ -269,7 +272,7 @@ class Journal:
 
     def get(self, id: str) -> Entry | None:
         """The entry of an id, if there is one."""
-        row = self._connection.execute(sa.select(journal_table).where(journal_table.c.id == id)).first()
+        row = self._connection.execute(_BY_ID, {"wanted": id}).first()
         return None if row is None else Entry(*row)
 
     def among(self, *ids: str) -> list[Entry]:
@@ -280,16 +283,29 @@ class Journal:
 
     def last(self, round: str, kind: str, prefix: str = "") -> Entry | None:
         """The latest entry of a round and a kind, of those whose id begins with `prefix`."""
-        j = journal_table.c
-        query = sa.select(journal_table).where(j.round == round, j.kind == kind, _begins_with(prefix))
-        row = self._connection.execute(query.order_by(j.seq.desc()).limit(1)).first()
+        query = sa.select(journal_table).where(*self._where(round, kind, prefix))
+        row = self._connection.execute(query.order_by(journal_table.c.seq.desc()).limit(1)).first()
         return None if row is None else Entry(*row)
 
     def count(self, round: str, kind: str, prefix: str = "") -> int:
         """How many entries of a round and a kind have an id that begins with `prefix`."""
-        j = journal_table.c
-        query = sa.select(sa.func.count()).where(j.round == round, j.kind == kind, _begins_with(prefix))
+        query = sa.select(sa.func.count()).where(*self._where(round, kind, prefix))
         return int(self._connection.scalar(query) or 0)
+
+    def held(self, round: str, account: str) -> int:
+        """What has been held of an account for a round, settled since or not."""
+        j = journal_table.c
+        mine = j.debit == account, j.kind == "pending", _without_index(j.round) == round
+        return int(self._connection.scalar(sa.select(sa.func.sum(j.amount)).where(*mine)) or 0)
+
+    def _where(self, round: str, kind: str, prefix: str) -> tuple[sa.ColumnElement[bool], ...]:
+        """Of a round and a kind, with an id that begins so: found by the id, of which a round has very many."""
+        j = journal_table.c
+        if not prefix:
+            return j.round == round, j.kind == kind
+        id = j.id if self._connection.dialect.name == "sqlite" else sa.collate(j.id, "C")
+        begins = sa.func.substr(j.id, 1, len(prefix)) == prefix  # LIKE would take capitals for small ones
+        return id >= prefix, id < _after(prefix), begins, _without_index(j.round) == round, j.kind == kind
 
     def head(self) -> Head:
         """Where the journal ends."""
@@ -307,9 +323,10 @@ class Journal:
         return now
 
     def _end(self) -> tuple[Head, str | None]:
-        j = journal_table.c
-        row = self._connection.execute(sa.select(j.seq, j.hash, j.at).order_by(j.seq.desc()).limit(1)).first()
-        return (Head(0, GENESIS), None) if row is None else (Head(row[0], row[1]), row[2])
+        if self._last is None:
+            row = self._connection.execute(_LAST).first()
+            self._last = (Head(0, GENESIS), None) if row is None else (Head(row[0], row[1]), row[2])
+        return self._last
 
     def record(self, id: str, kind: str, round: str, body: Any) -> Entry:
         """Keep a record; the same again is answered as before, another under the same id is refused."""
@@ -335,13 +352,10 @@ class Journal:
 
     def available(self, account: str, currency: str = "") -> int:
         """What an account may still spend of a currency: its balance less what pending transfers hold."""
-        j, settled = journal_table.c, sa.select(journal_table.c.settles).where(journal_table.c.settles.is_not(None))
-        moved = j.kind.in_(("posted", "post"))
-        held = sa.and_(j.debit == account, sa.or_(moved, sa.and_(j.kind == "pending", j.id.not_in(settled))))
-        change = sa.case((held, -j.amount), (sa.and_(j.credit == account, moved), j.amount), else_=0)
-        mine = sa.or_(j.debit == account, j.credit == account), sa.func.coalesce(j.currency, "") == currency
-        query = sa.select(sa.func.sum(change)).where(*mine)
-        return int(self._connection.scalar(query) or 0)
+        if (account, currency) not in self._spendable:
+            found = self._connection.scalar(_SPENDABLE, {"account": account, "currency": currency})
+            self._spendable[account, currency] = int(found or 0)
+        return self._spendable[account, currency]
 
     def _move_money(self, t: Transfer, kind: str) -> Entry:
         two = t.debit and t.credit and t.debit != t.credit
@@ -386,11 +400,22 @@ class Journal:
             raise ConflictError(f"{settles!r} is settled already; nothing was recorded")
         if self._calls:
             roles.hand_in(self._connection, id, *entry.content, currency)
-            return self.among(id)[0]
-        entry = replace(entry, hash=entry.sealed_by(head.hash))
-        self._connection.execute(journal_table.insert().values(**vars(entry)))
-        self.grow(entry)
+            entry = self.among(id)[0]
+        else:
+            entry = replace(entry, hash=entry.sealed_by(head.hash))
+            self._connection.execute(_INSERT, vars(entry))
+            self.grow(entry)
+        self._follow(entry)
         return entry
+
+    def _follow(self, entry: Entry) -> None:
+        """Know what an entry has changed: the end, and what its two accounts may spend."""
+        self._last = Head(entry.seq, entry.hash), entry.at
+        sides = {"posted": (-1, 1), "pending": (-1, 0), "post": (0, 1), "void": (1, 0)}.get(entry.kind, (0, 0))
+        for account, sign in zip((entry.debit, entry.credit), sides, strict=True):
+            known = str(account), entry.currency or ""
+            if known in self._spendable:
+                self._spendable[known] += sign * (entry.amount or 0)
 
 
 def clock() -> datetime:
@@ -402,9 +427,36 @@ def clock() -> datetime:
     return datetime.now(UTC)
 
 
-def _begins_with(prefix: str) -> sa.ColumnElement[bool]:
-    """Of an id, to the letter: LIKE would take capitals for small ones."""
-    return sa.func.substr(journal_table.c.id, 1, len(prefix)) == prefix
+def _after(prefix: str) -> str:
+    """What comes after all texts that begin so.
+
+    >>> "a:~" < _after("a:") < "b"
+    True
+    """
+    return prefix[:-1] + chr(ord(prefix[-1]) + 1)
+
+
+def _without_index(column: sa.ColumnElement[str]) -> sa.ColumnElement[str]:
+    """A column as a database cannot look it up, where it would take that to be the shorter way."""
+    return sa.func.coalesce(column, "")
+
+
+def _spendable() -> sa.Select[tuple[int]]:
+    """What an account may spend: its balance less what pending transfers hold, each looked up by what settles it."""
+    j, later, account = journal_table.c, journal_table.alias("later").c, sa.bindparam("account")
+    moved = j.kind.in_(("posted", "post"))
+    settled = sa.exists().where(later.settles == j.id)
+    held = sa.and_(j.debit == account, sa.or_(moved, sa.and_(j.kind == "pending", ~settled)))
+    change = sa.case((held, -j.amount), (sa.and_(j.credit == account, moved), j.amount), else_=0)
+    mine = sa.or_(j.debit == account, j.credit == account)
+    return sa.select(sa.func.sum(change)).where(mine, sa.func.coalesce(j.currency, "") == sa.bindparam("currency"))
+
+
+# made once: SQLAlchemy takes longer to put one together than a database to answer it
+_BY_ID = sa.select(journal_table).where(journal_table.c.id == sa.bindparam("wanted"))
+_LAST = sa.select(*(journal_table.c[name] for name in ("seq", "hash", "at"))).order_by(sa.desc("seq")).limit(1)
+_SPENDABLE = _spendable()
+_INSERT = journal_table.insert()
 
 
 def _keyring_of(address: str, keys: str | os.PathLike[str] | None) -> Keyring:

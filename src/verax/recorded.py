@@ -349,7 +349,7 @@ class RecordedRound:
 
     def staked(self, agent: str) -> int:
         """What is held of an agent for this round, released or not."""
-        return sum(e.amount or 0 for e in self.journal.entries(self.name, "pending") if e.debit == f"agent:{agent}")
+        return self.journal.held(self.name, f"agent:{agent}")
 
     def hold_stake(self, agent: str, amount: int) -> Entry:
         mine = f"{self.name}:stake:{quote(agent, safe='')}:"
