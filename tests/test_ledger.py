@@ -8,7 +8,7 @@ import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -21,7 +21,7 @@ import sqlalchemy as sa
 
 import verax
 from postgres import shared
-from verax.database import guard_statements
+from verax.database import guard_statements, journal_table
 from verax.errors import ConflictError, InputError, LedgerError
 from verax.folding import journal_problems
 from verax.ledger import GENESIS, Entry, Head, Journal, Ledger, Transfer
@@ -85,6 +85,83 @@ def available(ledger: Ledger, account: str) -> int:
 
 
 # transfers
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_within_a_transaction_an_account_has_what_the_next_one_finds(ledger: Ledger, seed: int) -> None:
+    drawn, open_, accounts = random.Random(seed), list[str](), ["house", "escrow:r1", "agent:ann", "agent:bob"]
+    for part in range(6):
+        with ledger.writing() as journal:
+            for account in drawn.sample(accounts, 2):  # some it has looked at before, some not
+                journal.available(account)
+            for n in range(20):
+                id, what = f"{part}:{n}", drawn.choice(["transfer", "hold", "post", "void"])
+                debit, credit = drawn.sample(accounts, 2)
+                if what in ("post", "void") and open_:
+                    getattr(journal, what)(id, open_.pop(drawn.randrange(len(open_))))
+                elif debit == "house" or journal.available(debit) > 10:
+                    amount = drawn.randint(1, 10) if debit != "house" else 30
+                    moved = journal.hold if what == "hold" else journal.transfer
+                    moved(Transfer(id, debit, credit, amount, "test", "r1"))
+                    open_ += [id] if what == "hold" else []
+            known, end = {account: journal.available(account) for account in accounts}, journal.head()
+        assert known == {account: available(ledger, account) for account in accounts}
+        assert end == ledger.head()
+    assert ledger.verify() == []
+
+
+def test_ids_that_begin_alike_are_counted_to_the_letter(ledger: Ledger) -> None:
+    names = ["ann", "Ann", "anna", "an", "ann%3A", "ann_", "\u00e4nn", "zoe"]
+    with ledger.writing() as journal:
+        for name in names:
+            journal.record(f"r:submit:{name}:1", "submit", "r", {"of": name})
+        journal.record("r:submit:ann:2", "other", "r", {})
+        journal.record("r:submit:ann:3", "submit", "another", {})
+        for name in names:
+            assert journal.count("r", "submit", f"r:submit:{name}:") == 1
+            last = journal.last("r", "submit", f"r:submit:{name}:")
+            assert last is not None and last.said == {"of": name}
+        assert journal.count("r", "submit", "r:submit:") == journal.count("r", "submit") == len(names)
+
+
+def steps_of_a_submission(ledger: Ledger, others: int) -> int:
+    """How many steps SQLite takes for whom it has not seen, after so many others: the same on every machine."""
+    rounds = Rounds(ledger)
+    name = f"beside {others}"
+    rounds.open(asked := replace(spec(), round=name))
+    with ledger.writing() as journal:
+        for n in range(others):
+            journal.record(f"{name}:submit:agent{n}:1", "submit", name, {"agent": f"agent{n}", "commitment": str(n)})
+    taken = [0]
+
+    def count() -> int:
+        taken[0] += 1
+        return 0
+
+    engine = ledger.engine
+
+    def watch(dbapi: Any, *_: Any) -> None:
+        dbapi.set_progress_handler(count, 1)
+
+    sa.event.listen(engine, "connect", watch)
+    rounds.submit(name, "new", report("new", asked))
+    sa.event.remove(engine, "connect", watch)
+    return taken[0]
+
+
+def test_a_submission_costs_the_same_after_very_many_others(tmp_path: Path) -> None:
+    with closing(Ledger.open(str(tmp_path / "ledger.db"))) as ledger:
+        few, many = steps_of_a_submission(ledger, 20), steps_of_a_submission(ledger, 2_000)
+    assert many < 1.5 * few
+
+
+def test_postgres_finds_an_id_by_how_it_begins() -> None:
+    with closing(Ledger.open(shared().schema())) as ledger, ledger.reading() as journal:
+        journal._connection.exec_driver_sql("SET LOCAL enable_seqscan = off")
+        asked = sa.select(journal_table.c.seq).where(*journal._where("r", "submit", "r:submit:ann:"))
+        text = asked.compile(journal._connection, compile_kwargs={"literal_binds": True})
+        plan = journal._connection.exec_driver_sql(f"EXPLAIN {text}".replace("%", "%%")).scalars().all()
+        assert any("journal_ids" in line for line in plan), plan
 
 
 def test_a_transfer_takes_from_one_account_what_it_gives_another(ledger: Ledger) -> None:
