@@ -1,6 +1,6 @@
 """Measure the ledger: requests a second, and what a settlement costs beside the scoring inside it, in one run.
 
-    python benchmarks/ledger.py [--full] [--entries 1000000]
+    python benchmarks/ledger.py [--full] [--entries 1000000] [--growth]
 
 Both databases sync to disk before they answer. PostgreSQL is started for the run if its server is installed.
 """
@@ -15,7 +15,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -25,7 +25,7 @@ import numpy as np
 
 import verax
 from verax.database import journal_table
-from verax.ledger import GENESIS, Entry, Head, Ledger
+from verax.ledger import GENESIS, Entry, Head, Ledger, Transfer
 from verax.rounds import Rounds, Spec
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
@@ -129,6 +129,48 @@ def long(entries: int) -> dict[str, float]:
         return found
 
 
+def cpu(task: Callable[[], Any]) -> float:
+    start = time.process_time()
+    task()
+    return time.process_time() - start
+
+
+def crowded(others: int) -> dict[str, float]:
+    """Processor time of what a round of very many submissions asks for, in an SQLite file that holds them already."""
+    with tempfile.TemporaryDirectory() as folder:
+        ledger = Ledger.open(str(Path(folder) / "crowded.db"))
+        rounds, reports = Rounds(ledger), reports_of(20, 10)
+        rounds.open(Spec("r", tuple(reports.tasks), CLASSES, "1000.00", min_tasks=2))
+        rounds.fund("r")
+        rows = []
+        with ledger.writing() as journal:
+            head, at = journal.head(), str(journal.now().isoformat())
+            for n in range(others):
+                body = json.dumps({"agent": f"x{n}", "commitment": "0" * 64, "sealed": "0" * 900})
+                entry = Entry(head.count + 1, f"r:submit:x{n}:1", "submit", "r", *(None,) * 4, body, "", at)  # type: ignore[arg-type]
+                head = Head(entry.seq, entry.sealed_by(head.hash))
+                rows.append(vars(replace(entry, hash=head.hash)))
+            journal._connection.execute(journal_table.insert(), rows)
+        ledger.catch_up()
+        submitted = statistics.median(cpu(lambda r=r: rounds.submit("r", *r)) for r in single(reports))  # type: ignore[misc]
+        with ledger.writing() as journal:
+            moves = [Transfer(f"p{n}", "escrow:r", f"agent:x{n}", 1, "pay", "r", "EUR") for n in range(2_000)]
+            moved = cpu(lambda: [*map(journal.transfer, moves)]) / len(moves)
+        verified = cpu(ledger.verify)
+        entries = ledger.head().count
+        ledger.close()
+    return {"entries": entries, "submit_ms": 1e3 * submitted, "transfer_ms": 1e3 * moved, "verify_s": verified}
+
+
+def growth(sizes: Sequence[int]) -> dict[str, Any]:
+    """The same at several sizes, and between the least and the most of them the slope of logarithms."""
+    rows = [crowded(size) for size in sizes]
+    first, last = rows[0], rows[-1]
+    wider = np.log(last["entries"] / first["entries"])
+    slopes = {name: float(np.log(last[name] / first[name]) / wider) for name in first if name != "entries"}
+    return {"sizes": rows, "slopes": slopes}
+
+
 @contextmanager
 def ledgers() -> Iterator[dict[str, Callable[[], Ledger]]]:
     """How to open a ledger on each kind of database there is."""
@@ -146,7 +188,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--full", action="store_true", help="1,000 agents x 10,000 tasks too")
     parser.add_argument("--entries", type=int, default=0, help="only a log of so many entries")
+    parser.add_argument("--growth", type=int, nargs="*", help="only how costs grow with the entries of a round")
     asked = parser.parse_args()
+    if asked.growth is not None:
+        print(json.dumps(growth(asked.growth or [10_000, 100_000, 1_000_000]), indent=1))
+        return
     if asked.entries:
         print(json.dumps(long(asked.entries), indent=1))
         return

@@ -441,9 +441,10 @@ def _without_index(column: sa.ColumnElement[str]) -> sa.ColumnElement[str]:
     return sa.func.coalesce(column, "")
 
 
-def _spendable() -> sa.Select[tuple[int]]:
+def _spendable() -> sa.Select[Any]:
     """What an account may spend: its balance less what pending transfers hold, each looked up by what settles it."""
-    j, later, account = journal_table.c, journal_table.alias("later").c, sa.bindparam("account")
+    j, later = journal_table.c, journal_table.alias("later").c
+    account: sa.BindParameter[str] = sa.bindparam("account")
     moved = j.kind.in_(("posted", "post"))
     settled = sa.exists().where(later.settles == j.id)
     held = sa.and_(j.debit == account, sa.or_(moved, sa.and_(j.kind == "pending", ~settled)))
