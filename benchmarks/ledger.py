@@ -150,7 +150,9 @@ def crowded(others: int) -> dict[str, float]:
                 entry = Entry(head.count + 1, f"r:submit:x{n}:1", "submit", "r", *(None,) * 4, body, "", at)  # type: ignore[arg-type]
                 head = Head(entry.seq, entry.sealed_by(head.hash))
                 rows.append(vars(replace(entry, hash=head.hash)))
-            journal._connection.execute(journal_table.insert(), rows)
+                if len(rows) == 10_000 or n + 1 == others:
+                    journal._connection.execute(journal_table.insert(), rows)
+                    rows.clear()
         ledger.catch_up()
         submitted = statistics.median(cpu(lambda r=r: rounds.submit("r", *r)) for r in single(reports))  # type: ignore[misc]
         with ledger.writing() as journal:
