@@ -37,6 +37,8 @@ from verax.audit.independence import Independence, independence
 from verax.compare import Comparisons, compare
 from verax.errors import ConflictError, ExtraMissing, InputError, LedgerError, OptionError, VeraxError
 from verax.joint import Estimate, Joint
+from verax.leaderboard import Boards
+from verax.leaderboard import evaluate as eval
 from verax.mechanisms.skilled import skilled
 from verax.payments import Payment, Payments, pay
 from verax.public import Public
@@ -50,6 +52,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Accuracies",
+    "Boards",
     "Certificate",
     "Comparisons",
     "ConflictError",
@@ -73,6 +76,7 @@ __all__ = [
     "audit",
     "compare",
     "estimate_accuracies",
+    "eval",
     "independence",
     "misreport",
     "pay",

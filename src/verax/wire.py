@@ -19,7 +19,7 @@ SCORES, AUDIT, PAYMENTS = "verax.scores/1", "verax.audit/1", "verax.payments/1"
 MARKET, ROUND, CURVES = "verax.market/1", "verax.round/1", "verax.curves/1"
 COMPARISONS, INDEPENDENCE = "verax.comparisons/1", "verax.independence/1"
 SPOTCHECK, ACCURACIES = "verax.spotcheck/1", "verax.accuracies/1"
-EXAM, NOTICE = "verax.exam/1", "verax.notice/1"
+EXAM, NOTICE, EVALUATION = "verax.exam/1", "verax.notice/1", "verax.eval/1"
 _MADE_BY = {
     SCORES: "verax score REPORTS --json",
     AUDIT: "verax audit REPORTS --json",

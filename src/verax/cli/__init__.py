@@ -14,7 +14,7 @@ import click
 import typer
 from typer.core import TyperGroup
 
-from verax.cli import compare, key, money, plan, receipt, remote, reproduce, rounds, score, serve, witness
+from verax.cli import compare, evals, key, money, plan, receipt, remote, reproduce, rounds, score, serve, witness
 from verax.cli.options import as_options, option_names
 from verax.errors import VeraxError
 
@@ -72,6 +72,7 @@ for command in (
     reproduce.demo,
 ):  # fmt: skip
     app.command()(command)
+app.command("eval")(evals.evaluate)
 app.add_typer(rounds.app, name="round")
 app.add_typer(remote.app, name="remote")
 app.add_typer(key.app, name="key")

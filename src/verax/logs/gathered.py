@@ -36,6 +36,7 @@ class TaskSet:
     silent: npt.NDArray[np.int64]
     logged: npt.NDArray[np.float64]
     how: tuple[str, ...] = ()
+    unreadable_at: npt.NDArray[np.bool_] | None = None  # (agents, tasks)
 
 
 @dataclass(frozen=True)
@@ -197,7 +198,7 @@ class _Gathering:
         logged = [[r for r in self.agents[agent][0].right if r is not None] for agent in agents]
         return TaskSet(
             self.name, reports, (held == -2).sum(1), (asked & (held == -1)).sum(1),
-            np.array([np.mean(each) if each else np.nan for each in logged]), (*self.how,),
+            np.array([np.mean(each) if each else np.nan for each in logged]), (*self.how,), held == -2,
         )  # fmt: skip
 
     def _rows(

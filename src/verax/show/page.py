@@ -1,8 +1,8 @@
 """Results as one HTML page that stands alone: it decides what stands where. Nothing here computes a result.
 
-No script, no network, no font of its own: text, tables, and drawings made of strings. The template escapes whatever
-it is given. A verdict is told by a symbol and a word, a cell by a number or a ramp that the colour-blind can read;
-colour is never alone.
+No script but what sorts and searches tables where that is asked for, no network, no font of its own: text, tables, and
+drawings made of strings. The template escapes whatever it is given. A verdict is told by a symbol and a word, a cell by
+a number or a ramp that the colour-blind can read; colour is never alone.
 """
 
 from __future__ import annotations
@@ -109,6 +109,7 @@ def page(
     payments: Payments | None = None,
     listings: Sequence[Listing] = (),
     curves: Sequence[Curve] = (),
+    script: str = "",
 ) -> str:
     """One self-contained HTML page of whatever is given; a section without data is left out.
 
@@ -120,11 +121,12 @@ def page(
     from markupsafe import Markup
 
     sheet = style_sheet()
-    digest = base64.b64encode(hashlib.sha256(sheet.encode()).digest()).decode()
     return template_engine().get_template("page.html").render(
         title=title,
         sheet=Markup(sheet),
-        policy=f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'",
+        script=Markup(script),
+        policy=f"default-src 'none'; style-src {_digest(sheet)}; {f'script-src {_digest(script)}; ' if script else ''}"
+        "base-uri 'none'; form-action 'none'",
         lead=lead,
         notes=[*notes, *(scores.warnings if scores else ())],
         **sections(
@@ -132,6 +134,11 @@ def page(
             listings=listings, curves=curves,
         ),
     )  # fmt: skip
+
+
+def _digest(text: str) -> str:
+    """What a policy allows a text by."""
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
 def style_sheet() -> str:
