@@ -393,7 +393,7 @@ def _overall(
         for i in order
     )  # fmt: skip
     left = len({a for each in names for a in each}) - len(common)
-    notes = (f"{left} agents that are not in every set are left out",) if left else ()
+    notes = (f"{left} agent{'s' if left > 1 else ''} not in every set left out",) if left else ()
     neighbours = _neighbours(common, order, whole[by], confidence)
     return Board("overall", by, total, (), standings, neighbours, (), (), None, None, notes)
 
