@@ -50,9 +50,21 @@ def net(x, y, folder):
     old = {"dynamo": False, "input_names": ["pixels"], "output_names": ["logits"], "dynamic_axes": {"pixels": {0: "n"}}}
     new = {"dynamo": True, "external_data": False, "dynamic_shapes": ({0: torch.export.Dim("n")},)}
     for name, how in (("net-torch", old), ("net-torch-dynamo", new)):
-        torch.onnx.export(model, (mine[:2],), str(folder / f"{name}.onnx"), **how)
+        torch.onnx.export(model, (mine[:2],), path := str(folder / f"{name}.onnx"), **how)
+        without_places(path)
     with torch.no_grad():
         return NAMES[model(torch.tensor(x[400:])).argmax(1).numpy()]
+
+
+def without_places(path):
+    """Leave out where on somebody's machine each node was made, which the exporter writes down."""
+    import onnx
+
+    model = onnx.load(path)
+    for node in model.graph.node:
+        del node.metadata_props[:]
+        node.doc_string = ""
+    onnx.save(model, path)
 
 
 def make(folder):
