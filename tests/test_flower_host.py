@@ -114,6 +114,33 @@ def test_statistics_that_a_layer_keeps_of_its_inputs_are_no_work_of_ones_own():
     assert list(found.outcomes[0].unpaid) == ["4"]
 
 
+@pytest.mark.parametrize("protocol", ["first", "every"])
+def test_a_mask_of_infinities_and_an_empty_array_are_carried_and_no_others_are(protocol, recwarn):
+    """As attention and its optional layers keep them: no client can move them, and they are no fault of its."""
+    mask = np.triu(np.full((4, 4), -np.inf, np.float32), 1)
+
+    def unmasked(message):
+        return replied(message, taught(sent(message), 9) | {"mask": -mask, "none": np.zeros((0, 3), np.float32)})
+
+    def kept(answer):
+        def whole(message):
+            reply = answer(message)
+            for name in ("mask", "none"):
+                reply.content["arrays"][name] = message.content["arrays"][name]
+            return reply
+
+        return whole
+
+    found = paid(protocol=protocol, kinship=6.0)
+    clients = {n: kept(answer) for n, answer in THREE.items()} | {4: echo, 5: unmasked}
+    _, result = run(found, clients, 2, START | {"mask": mask, "none": np.zeros((0, 3), np.float32)})
+    assert np.array_equal(result.arrays["mask"].numpy(), mask)
+    for outcome in found.outcomes:
+        assert not outcome.problem and list(outcome.unpaid) == ["4"]
+        assert outcome.dropped == {"5": "array 'mask' is not finite everywhere as float32"}
+    assert not [w for w in recwarn if issubclass(w.category, RuntimeWarning)]
+
+
 class Checkpoints(FedAvg):
     """Saves what it aggregated, and stops when it has seen enough."""
 

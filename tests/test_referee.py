@@ -722,3 +722,46 @@ def test_newcomers_who_rename_labels_are_not_paid_beside_those_who_were(paid, tm
     assert [s.agent for s in outcome.scores] == ["ann"]
     if paid:
         assert outcome.amounts["ann"] > 0
+
+
+def shuffled(model, pool):
+    return np.random.default_rng().permutation(model["said"])
+
+
+def in_place(model, pool):
+    pool += 1
+    return (model["said"] + pool.astype(int)) % len(CLASSES)
+
+
+@pytest.mark.parametrize("predict", [shuffled, in_place])
+def test_a_predict_that_answers_otherwise_when_it_is_asked_again_is_refused_before_anybody_trains(predict):
+    """Else every client's agreement is chance, and all that work are paid nothing without a word."""
+    model = {"said": np.arange(TASKS) % len(CLASSES)}
+    with pytest.raises(InputError, match="other answers the second time; keep the pool in one order"):
+        Referee(np.zeros(TASKS), predict, CLASSES).broadcast(model)
+
+
+def test_what_predict_does_to_a_model_is_no_part_of_it():
+    def spoiling(model, pool):
+        said = model["said"].copy()
+        model["said"][:] = 0
+        return said
+
+    found = Referee(range(TASKS), spoiling, CLASSES, kinship=None)
+    outcome = found.pay_round({"said": np.arange(TASKS) % 3}, {n: {"said": np.arange(TASKS) % 2} for n in "ab"})
+    assert outcome.scores["a"].score == pytest.approx(0.5, abs=0.01)
+    assert found._broadcasts.now["said"].any()
+
+
+@pytest.mark.parametrize(
+    ("pool", "sentence"), [(iter([1, 2]), "which has no length"), ([], "the pool's length is 0"), ([1], "two at least")]
+)
+def test_a_pool_that_nobody_can_be_scored_on_is_refused(pool, sentence):
+    with pytest.raises(OptionError, match=sentence):
+        Referee(pool, shuffled, CLASSES)
+
+
+def test_a_model_that_is_no_numbers_is_refused_before_anybody_trains():
+    model = {"said": np.arange(TASKS) % 3, "phase": np.ones(2, np.complex64)}
+    with pytest.raises(InputError, match="array 'phase' of the model is complex64; send real or whole numbers"):
+        Referee(range(TASKS), lambda model, pool: model["said"], CLASSES).broadcast(model)

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from verax.echo import BUFFERS, Weights, buffers_among, echo_test, public_features
 from verax.marking import public_models
-from verax.received import Model, Question, Work, cast_model, digest_of
+from verax.received import Model, Question, Work, cast_model, digest_of, same_numbers, without_numbers
 from verax.topk import one_hot
 
 
@@ -58,9 +58,9 @@ class Broadcasts:
     def add(self, model: Model) -> None:
         """Remember one more; a model of other names or shapes starts anew."""
         if not self.are_like(model):
-            self.types, self.models = {name: np.zeros_like(array) for name, array in model.items()}, []
+            self.types, self.models = {name: without_numbers(array) for name, array in model.items()}, []
         if self.models and not self.informed:
-            self.informed = any(not np.array_equal(model[name], array) for name, array in self.first.items())
+            self.informed = any(not same_numbers(model[name], array) for name, array in self.first.items())
         recent = [*self.models[1:], cast_model(model, self.types)][-self.kept :]
         self.models = [*self.models[:1], *recent]
         self.first_digest = self.first_digest or digest_of(recent[-1])

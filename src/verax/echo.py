@@ -44,7 +44,8 @@ def buffers_among(
 ) -> list[int]:
     """The places of the arrays that no optimiser moves: by their type, their names, or as most replies move them.
 
-    A counter may be held as a float: one number that most replies move by whole steps.
+    A counter may be held as a float: one number that most replies move by whole steps. What is not finite, such as an
+    attention's mask, and what is empty cannot be moved.
 
     >>> model = {"weight": np.ones(2), "bn.running_var": np.ones(2), "seen": np.array(0), "steps": np.array(0.0)}
     >>> buffers_among(model, [model | {"steps": np.array(3.0)}])
@@ -53,7 +54,8 @@ def buffers_among(
     found = []
     for place, (name, now) in enumerate(broadcast.items()):
         named = name.rpartition(".")[2] in names or name.rpartition("/")[2] in names
-        if now.dtype.kind != "f" or named or (now.size == 1 and _counts([r[name] for r in replies], now)):
+        trained = now.dtype.kind == "f" and now.size > 0 and not named and np.isfinite(now).all()
+        if not trained or (now.size == 1 and _counts([r[name] for r in replies], now)):
             found.append(place)
     return found
 

@@ -60,6 +60,7 @@ from verax.received import (
     checked_model,
     digest_of,
     nothing_left,
+    tasks_in,
 )
 from verax.reports import Reports, some
 from verax.rules import DEFAULT, resolve
@@ -166,7 +167,7 @@ class Referee:
         rule = resolve(self.options.get("rule", DEFAULT), self.options.get("floor"))
         if self.payroll is not None and "rule" in self.options:
             self.options = {**self.options, "rule": rule.name}
-        self.classes, self.tasks = tuple(map(str, self.classes)), tuple(map(str, range(len(self.pool))))
+        self.classes, self.tasks = tuple(map(str, self.classes)), tasks_in(self.pool)
         self._gold = gold_labels(self.gold, len(self.tasks), len(self.classes))
         self._loses_only = rule.loses_only
         self._reads_rows = rule.needs_rows or (rule.own and not rule.counts_only)
@@ -210,7 +211,7 @@ class Referee:
     def broadcast(self, model: Model) -> None:
         """Remember what everybody is sent in this round; the first is what `predict` is tried on."""
         if not self._broadcasts.are_like(model):
-            self._answered = self._question.tried_on(model)
+            self._answered = self._question.tried_first(model)
             if self.protocol == "every" and not self.options and is_rows(self._answered):
                 self.options, self._innovates, self._reads_rows = {"rule": INNOVATION}, True, True
                 self._asked_kinship = None if self.kinship == "auto" else self.kinship

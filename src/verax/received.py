@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from verax.errors import InputError, VeraxError
+from verax.errors import InputError, OptionError, VeraxError
 from verax.reports import some
 from verax.topk import WORTH_LISTING, TopK
 
@@ -26,6 +26,8 @@ Predict = Callable[[Model, Any], npt.ArrayLike | TopK]
 Said = npt.NDArray[Any] | TopK
 _SLACK = 1024  # bytes that an array's encoding may take beyond its numbers
 _WIDEST = 8  # bytes of a number of the widest type that is taken
+_NUMBERS = "biuf"  # kinds of types that models are made of
+_SAME = 0.1  # of what rows differ by among themselves: less is how a machine rounds, more is another answer
 
 
 class Encoded(NamedTuple):
@@ -134,9 +136,32 @@ class Question:
             raise InputError(f"tried on the model to be broadcast, predict fails: {fault}")
         return said
 
+    def tried_first(self, model: Model) -> Said:
+        """What the first model says; a model or a `predict` that cannot be used is refused before anybody trains.
+
+        Scores compare what models say input by input, so the same model must say the same again.
+
+        >>> Question([1, 2], lambda model, pool: [0, 1], 2, 3).tried_first({"phase": np.array(1j)})
+        Traceback (most recent call last):
+        verax.errors.InputError: array 'phase' of the model is complex128; send real or whole numbers
+        """
+        for name, array in model.items():
+            if array.dtype.kind not in _NUMBERS:
+                raise InputError(f"array {name!r} of the model is {array.dtype}; send real or whole numbers")
+        said = self.tried_on(model)
+        if not _says_the_same(said, self.tried_on(model)):
+            raise InputError(
+                "tried twice on the model to be broadcast, predict gives other answers the second time; keep the pool "
+                "in one order (no shuffling), leave it as it is, and put the network into evaluation mode"
+            )
+        return said
+
     def said_by(self, model: Model) -> Said:
-        """What `predict` gives, as an array or as rows by their likeliest labels, written out where that is asked."""
-        said = self.predict(model, self.pool)
+        """What `predict` gives, as an array or as rows by their likeliest labels, written out where that is asked.
+
+        It has a copy, for what it does to a model is no part of it.
+        """
+        said = self.predict({name: array.copy() for name, array in model.items()}, self.pool)
         if not isinstance(said, TopK):
             return np.asarray(said)
         return said.dense() if self.whole or np.prod(said.shape) <= WORTH_LISTING else said
@@ -167,7 +192,8 @@ class Question:
             return "predict gives numbers; put them in bins and give the bins' places (docs/regression.md)"
         return (
             f"predict gives shape {said.shape} and type {said.dtype}; "
-            f"give labels ({self.tasks},) or probabilities ({self.tasks}, {self.classes})"
+            f"give labels ({self.tasks},) or probabilities ({self.tasks}, {self.classes}), as the pool's length "
+            f"is {self.tasks}"
         )
 
     def _value_fault(self, said: Said) -> str:
@@ -182,6 +208,32 @@ class Question:
             return f"its predictions have {said.min():.3g}; give probabilities, not logits"
         empty = np.flatnonzero(said.sum(1) <= 0)
         return f"its probabilities of input {empty[0]} sum to 0" if empty.size else ""
+
+
+def tasks_in(pool: Any) -> tuple[str, ...]:
+    """The names of a pool's inputs: their places.
+
+    >>> tasks_in(np.zeros((3, 8, 8)))
+    ('0', '1', '2')
+    """
+    try:
+        inputs = len(pool)
+    except TypeError:
+        raise OptionError(
+            f"the pool is a {type(pool).__name__}, which has no length; give an array, a list or a data set"
+        ) from None
+    if inputs < 2:
+        raise OptionError(f"the pool's length is {inputs}; give inputs to be scored on, two at least")
+    return tuple(map(str, range(inputs)))
+
+
+def _says_the_same(said: Said, again: Said) -> bool:
+    if isinstance(said, TopK) or isinstance(again, TopK):
+        return type(said) is type(again)
+    if said.ndim == 1 or again.ndim == 1:
+        return said.shape == again.shape and bool((said != again).mean() <= _SAME)
+    apart = np.abs(said - said.mean(0)).mean()
+    return bool(np.abs(said - again).mean() <= _SAME * apart + 1e-6)
 
 
 def checked_model(sent: Mapping[str, Encoded | npt.NDArray[Any]], like: Model) -> Model:
@@ -214,13 +266,15 @@ def _as_type(values: npt.NDArray[Any], type_: np.dtype[Any], *, copy: bool) -> n
 def checked_array(name: str, array: Encoded | npt.NDArray[Any], expected: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """An array of the expected shape and type, if what was sent can be cast to it and is finite everywhere.
 
+    Where what is expected is itself not finite, as in an attention's mask, the same may be there.
+
     >>> checked_array("at", np.array([2.0]), np.zeros(1, np.float32)).dtype
     dtype('float32')
     """
     values = decoded_array(name, array, expected.shape)
-    if values.dtype.kind not in "biuf":
+    if values.dtype.kind not in _NUMBERS:
         raise Refused(f"array {name!r} is {values.dtype}, not numbers such as {expected.dtype}")
-    if not _fits(values, expected.dtype):
+    if not _fits(values, expected):
         raise Refused(f"array {name!r} is not finite everywhere as {expected.dtype}")
     return _as_type(values, expected.dtype, copy=False)
 
@@ -249,14 +303,38 @@ def decoded_array(
     return values
 
 
-def _fits(values: npt.NDArray[Any], type_: np.dtype[Any]) -> bool:
-    """Whether every number is finite, and stays so in the type."""
-    if values.dtype.kind == "f" and not np.isfinite(values).all():
-        return False
+def _fits(values: npt.NDArray[Any], expected: npt.NDArray[Any]) -> bool:
+    """Whether every number is finite, and stays so in the type, or is as little finite as what is expected."""
+    type_ = expected.dtype
+    if values.dtype.kind == "f" and not (finite := np.isfinite(values)).all():
+        if not same_numbers(values[~finite], expected[~finite]):
+            return False
+        values = values[finite]
     if not values.size or type_.kind == "b":
         return True
     limits = np.finfo(type_) if type_.kind == "f" else np.iinfo(type_)
     return float(limits.min) <= float(values.min()) and float(values.max()) <= float(limits.max)
+
+
+def same_numbers(ours: npt.NDArray[Any], theirs: npt.NDArray[Any]) -> bool:
+    """Whether two arrays are the same, what is no number too.
+
+    >>> same_numbers(np.array([np.nan, -np.inf]), np.array([np.nan, -np.inf]))
+    True
+    """
+    return np.array_equal(ours, theirs, equal_nan=True)
+
+
+def without_numbers(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Zeros in an array's shape and type, and what is not finite where it is.
+
+    >>> without_numbers(np.array([2.0, -np.inf]))
+    array([  0., -inf])
+    """
+    found = np.zeros_like(array)
+    if array.dtype.kind == "f" and not (finite := np.isfinite(array)).all():
+        found[~finite] = array[~finite]
+    return found
 
 
 def digest_of(model: Model) -> str:
