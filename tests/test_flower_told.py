@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("flwr", reason="flwr is not installed")
 
-from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp.mod import fixedclipping_mod
 from flwr.serverapp.strategy import DifferentialPrivacyClientSideFixedClipping, FedAvg
 
@@ -171,3 +171,16 @@ def test_started_again_clients_are_told_of_the_round_that_was_paid_before(tmp_pa
     clients = four()
     run(clients, rounds=1, payroll=Payroll(terms["payroll"].db, budget="100.00"))
     assert [notice for _, notice in clients[2].heard] == [paid.outcomes[0].notices["2"]]
+
+
+@pytest.mark.parametrize(
+    "text", ["good morning", "null", "3", "[1]", '{"notices": []}', '[{"format": "other/1"}]', 1, [2]]
+)
+def test_what_is_no_notice_harms_no_client(text, caplog):
+    """A record may be called verax by whoever likes, and a client that stops over it earns nothing."""
+
+    class Sent:
+        content = RecordDict({"config": ConfigRecord({"verax": text, "lr": 0.1})})
+
+    assert told(Sent()) == []
+    assert "left out, what is no notice" in caplog.text

@@ -765,3 +765,41 @@ def test_a_model_that_is_no_numbers_is_refused_before_anybody_trains():
     model = {"said": np.arange(TASKS) % 3, "phase": np.ones(2, np.complex64)}
     with pytest.raises(InputError, match="array 'phase' of the model is complex64; send real or whole numbers"):
         Referee(range(TASKS), lambda model, pool: model["said"], CLASSES).broadcast(model)
+
+
+@pytest.mark.parametrize("blocked", ["pages", "pages/round-1.html"])
+def test_a_page_that_cannot_be_written_is_said_and_training_goes_on(tmp_path, blocked):
+    """Neither where the folder is a file, nor where the page is a folder."""
+    if blocked == "pages":
+        (tmp_path / blocked).write_text("")
+    else:
+        (tmp_path / blocked / "full").mkdir(parents=True)
+    payroll = Payroll(str(tmp_path / "r.db"), budget="100.00")
+    with pytest.warns(UserWarning, match="no page of round 1 can be written: .*pages"):
+        outcome, _ = played(referee(payroll=payroll, pages=tmp_path / "pages"), crowd())
+    assert outcome.amounts["w0"] > 0
+
+
+@pytest.mark.parametrize(
+    ("tasks", "classes", "sentence"),
+    [
+        (TASKS - 100, CLASSES, "1500 inputs"),
+        (TASKS, tuple("wxyz"), "another pool"),
+        (TASKS, (*CLASSES, "e"), "4 classes"),
+    ],
+)
+def test_started_again_on_another_pool_nobody_is_scored_beside_what_was_said_of_the_old_one(
+    tmp_path, tasks, classes, sentence
+):
+    db = str(tmp_path / "r.db")
+    first, _ = played(referee(payroll=Payroll(db, budget="100.00")), crowd())
+
+    def of_the_new(model, pool):
+        return model["said"][: len(pool)]
+
+    again = Referee(range(tasks), of_the_new, classes, payroll=Payroll(db, budget="100.00"))
+    with pytest.warns(UserWarning, match=sentence):
+        again.broadcast({"said": noisy(0.1, 5)})  # a checkpoint
+    assert again.outcomes[0].amounts == first.amounts
+    assert again.newcomers(["late"]) == []
+    assert len(again.receive(crowd()).works) == len(crowd())

@@ -176,7 +176,8 @@ class Referee:
         self._asked_kinship = KINSHIP if self.kinship == "auto" else self.kinship
         self._innovates = False  # whether replies are scored by what they add to what is public
         lasting = _KEPT[self.protocol] if self.protocol in _EVERY_ROUND else 0
-        self._memory = Memory(self.name, self.payroll, lasting=lasting, firsts=self.protocol not in _EVERY_ROUND)
+        asked = None if self.protocol in _EVERY_ROUND else (self.tasks, self.classes)
+        self._memory = Memory(self.name, self.payroll, lasting=lasting, asked=asked)
         self._played = self._ahead = 0  # rounds of this process, and those before it
         whole = self.protocol in _EVERY_ROUND
         self._question = Question(self.pool, self.predict, len(self.tasks), len(self.classes), whole)

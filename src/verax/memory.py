@@ -21,22 +21,23 @@ from verax.received import Model, Said, digest_of
 
 _FIRST, _WORKER = "first", "worker"
 _WORKERS = 4  # first models that are kept
+Asked = tuple[tuple[str, ...], tuple[str, ...]]  # the tasks and the classes of a pool
 
 
 class Memory:
     """One federation's memory, in this process and beyond where there is a payroll.
 
-    `lasting`: how many broadcasts besides the first a federation that is started again must know. `firsts`: whether
-    what first models say of the pool is asked for later.
+    `lasting`: how many broadcasts besides the first a federation that is started again must know. `asked`: the tasks
+    and the classes of the pool, where what first models say of it is asked for later.
 
-    >>> memory = Memory("plants", None, lasting=0, firsts=True)
+    >>> memory = Memory("plants", None, lasting=0, asked=(("0", "1"), ("low", "high")))
     >>> memory.send_to(["ann"], number=2, informed=True)
     >>> sorted(memory.told)
     ['ann']
     """
 
-    def __init__(self, name: str, payroll: Payroll | None, *, lasting: int, firsts: bool) -> None:
-        self.name, self.payroll, self._lasting, self._asks_firsts = name, payroll, lasting, firsts
+    def __init__(self, name: str, payroll: Payroll | None, *, lasting: int, asked: Asked | None) -> None:
+        self.name, self.payroll, self._lasting, self._asked = name, payroll, lasting, asked
         self.outcomes: list[Outcome] = []  # of an earlier process
         self.told: set[str] = set()  # who was sent anything, and so is no newcomer
         self.firsts: dict[str, Said] = {}  # what first models say of the pool
@@ -95,11 +96,19 @@ class Memory:
         before = self.payroll.rounds.spec(begun.round).references
         self.told |= {*begun.asked, *begun.settled.amounts}
         self.outcomes.append(settled_outcome(begun, before))
-        if self._asks_firsts:
-            reports = self.payroll.reports_in(begun.round)
+        if self._asked is None:
+            return
+        reports = self.payroll.reports_in(begun.round)
+        if (reports.tasks, reports.classes) == self._asked:
             said = reports.labels if reports.probabilities is None else reports.probabilities
             scores = begun.settled.scores
             self.remember_first(dict(zip(reports.agents, said, strict=True)), len(scores.scores if scores else ()))
+        else:
+            warnings.warn(
+                f"round {begun.round!r} was scored on another pool ({len(reports.tasks)} inputs, "
+                f"{len(reports.classes)} classes), so that who comes late is not scored beside those in it",
+                stacklevel=2,
+            )
 
     def settled(self, number: int) -> Outcome | None:
         """What an earlier process paid for a round of this number; what newcomers were paid in it is apart."""

@@ -126,7 +126,10 @@ def text_of(notices: Iterable[Notice]) -> str:
 
 def notices_in(text: str) -> list[Notice]:
     """The notices that were sent."""
-    return [Notice.from_json(document) for document in wire.parsed(text, "the notices")]
+    documents = wire.parsed(text, "the notices")
+    if not isinstance(documents, list):
+        raise InputError("the notices: not a list; give the text that was sent")
+    return [Notice.from_json(document) for document in documents]
 
 
 def told_in(journal: Journal, round: str) -> list[Notice]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from verax.audit import Certificate
+from verax.errors import InputError
 from verax.notices import Notice
 from verax.payments import Payments
 from verax.score import Score, Scores
@@ -68,13 +70,16 @@ class Outcome:
         return f"{agent[:22]:>22}  {number:>8}  {error:>7}  {self.amounts.get(agent, '-'):>8}  {note}"
 
     def write_page(self, folder: Path, name: str) -> None:
-        """The round as a page of its own, in a folder that is made if it is not there."""
+        """The round as a page of its own, in a folder that is made if it is not there; if it cannot be, a warning."""
         from verax.show.page import page
 
-        folder.mkdir(parents=True, exist_ok=True)
         title = f"{name}, round {self.server_round}"
         text = page(title, scores=self.scores, certificates=self.certificates(), payments=self.payments)
-        write_atomically(folder / f"round-{self.server_round}.html", lambda file: file.write(text.encode()))
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            write_atomically(folder / f"round-{self.server_round}.html", lambda file: file.write(text.encode()))
+        except (OSError, InputError) as error:  # what is paid is in the ledger, and training goes on
+            warnings.warn(f"no page of round {self.server_round} can be written: {error}", stacklevel=2)
 
     def certificates(self) -> list[Certificate]:
         """The same reasons as certificates, for a page."""

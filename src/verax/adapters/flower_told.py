@@ -15,7 +15,7 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from verax.errors import ExtraMissing
+from verax.errors import ExtraMissing, InputError
 from verax.notices import Notice, notices_in, text_of
 from verax.outcome import Outcome
 
@@ -49,13 +49,22 @@ def told(message: Message, *, operator: str | None = None) -> list[Notice]:
     """
     found = []
     for record in message.content.config_records.values():
-        for notice in notices_in(str(record[RECORD])) if RECORD in record else ():
+        for notice in _sent_in(record[RECORD]) if RECORD in record else ():
             unsigned = operator is None and notice.signature is None
             if (fault := notice.fault(operator=operator)) and not unsigned:
                 _log.warning("left out, a notice about round %s: %s", notice.number, fault)
             else:
                 found.append(notice)
     return found
+
+
+def _sent_in(text: Any) -> list[Notice]:
+    """The notices of a text; none, with a warning, where it is something else, of whoever has put it there."""
+    try:
+        return notices_in(str(text))
+    except InputError as error:
+        _log.warning("left out, what is no notice: %s", error)
+        return []
 
 
 class Telling:
