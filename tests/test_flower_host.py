@@ -170,6 +170,22 @@ def test_a_strategys_own_start_and_checkpoints_run_and_can_be_asked_for():
         _ = found.nonsense
 
 
+class Divided(FedAvg):
+    """Does what `start` does in a method of its own."""
+
+    def start(self, grid, initial_arrays, num_rounds=3, **more):
+        return self.play_all(grid, initial_arrays, num_rounds, **more)
+
+    def play_all(self, grid, arrays, rounds, **more):
+        return FedAvg.start(self, grid, arrays, rounds, **more)
+
+
+def test_a_start_that_asks_for_models_in_another_method_is_followed_there():
+    found = paid(Divided(fraction_evaluate=0.0))
+    run(found, THREE, rounds=2)
+    assert len(found.outcomes) == 1 and not found.outcomes[0].problem
+
+
 def test_what_is_paid_can_be_wrapped_in_its_turn():
     inner = paid()
     run(DifferentialPrivacyServerSideFixedClipping(inner, 0.01, 100.0, 3), THREE)

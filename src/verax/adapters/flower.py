@@ -314,12 +314,23 @@ def _refuse_what_cannot_be_paid_for(strategy: Any) -> None:
             raise OptionError(f"{name} is paid already; wrap a strategy once")
     if not hasattr(strategy, "__dict__"):
         raise OptionError(f"{name} has __slots__ only, so its start cannot be followed; leave __slots__ out")
-    own = getattr(inspect.unwrap(type(strategy).start), "__code__", None)
-    if own is not None and not {"configure_train", "start"} & set(own.co_names):
+    if not _asks_for_models(type(strategy), "start", set()):
         raise OptionError(
             f"{name}.start never calls configure_train, so what it asks of clients cannot be checked or paid; "
             "call self.configure_train and self.aggregate_train in it, or super().start"
         )
+
+
+def _asks_for_models(kind: type, method: str, seen: set[str]) -> bool:
+    """Whether a strategy's method, or one of its own that it calls, calls `configure_train` or another `start`."""
+    seen.add(method)
+    code = getattr(inspect.unwrap(getattr(kind, method, None)), "__code__", None)  # type: ignore[arg-type]
+    if code is None:  # a start that is no plain function cannot be looked into
+        return method == "start"
+    called = set(code.co_names)
+    if {"configure_train", "start"} & called:
+        return True
+    return any(_asks_for_models(kind, name, seen) for name in sorted(called) if name not in seen)
 
 
 def _refuse_unequal_weights(strategy: Strategy, referee: Referee) -> None:
