@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 
-.PHONY: demo test slow chaos lint bench postgres clean
+.PHONY: demo test slow chaos lint lock bench postgres clean
 
 demo: $(VENV)/.core
 	@$(BIN)/verax demo
@@ -18,10 +18,13 @@ slow: $(VENV)/.dev postgres
 	  echo "Ray is not here and cannot be installed: the simulation's test is skipped"
 	$(BIN)/python -m pytest -n auto -m slow
 
-# Kill a process 1,000 times while it takes and settles rounds, and look for anything lost or doubled.
+# Kill a process 1,000 times while it takes and settles rounds, and a server 200 times under load, and look for
+# anything lost or doubled.
 chaos: $(VENV)/.dev postgres
 	$(BIN)/python tests/chaos.py --kills 1000 --db sqlite
 	$(BIN)/python tests/chaos.py --kills 200 --db postgres
+	$(BIN)/python tests/chaos_http.py --kills 200 --db sqlite
+	$(BIN)/python tests/chaos_http.py --kills 200 --db postgres
 
 # The tests start a throw-away PostgreSQL server; where they may, they install it first.
 postgres:
@@ -34,6 +37,13 @@ lint: $(VENV)/.dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/bandit -q -ll -ii -r src
+	$(BIN)/python deploy/audit.py
+
+# What the service runs on, each package by its hashes; versions stay unless --upgrade is said.
+lock: $(VENV)/.dev
+	$(BIN)/uv pip compile pyproject.toml --extra service --extra postgres --universal --python-version 3.11 --quiet \
+	  --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header -o deploy/requirements.lock
 
 bench: $(VENV)/.dev
 	$(BIN)/python benchmarks/whole.py
@@ -41,6 +51,7 @@ bench: $(VENV)/.dev
 	$(BIN)/python benchmarks/shards.py
 	$(BIN)/python benchmarks/sparse.py
 	$(BIN)/python benchmarks/ledger.py
+	$(BIN)/python benchmarks/service.py
 
 $(VENV)/.core: pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)

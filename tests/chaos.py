@@ -23,7 +23,7 @@ import tempfile
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -296,43 +296,21 @@ class Chaos:
         """The journal holds what a quiet run would have put there: no more, no less."""
         heads = [Head(**reply["head"]) for reply in self.acknowledged.values() if "head" in reply]
         self.found += self.ledger.verify(*heads)
-        with self.ledger.reading() as journal:
-            entries = list(journal.entries())
-        self.counts["entries"] = len(entries)
-        there: dict[str, Counter[tuple[Any, ...]]] = {}
-        for e in entries:
-            who = json.loads(e.body)["agent"] if e.kind == "submit" else None
-            there.setdefault(e.round, Counter())[e.kind, who, e.debit, e.credit, e.amount] += 1
+        there = rows_of(self.ledger)
+        self.counts["entries"] = sum(sum(facts.values()) for facts in there.values())
         rounds, paid = self._next() // len(STEPS), Counter[str]()
         for number in range(rounds):
             amounts = due(number)
             paid.update(amounts)
-            self._compare(number, there.pop(f"r{number}", Counter()), expected(number, amounts))
+            self.found += uneven(number, there.pop(f"r{number}", Counter()), expected(number, amounts))
             settled = self.acknowledged[number * len(STEPS) + len(STEPS) - 1]
             if settled.get("amounts") != amounts:
                 self.found.append(f"round {number} was acknowledged with {settled}, and {amounts} are due")
         self.found += [f"nobody asked for round {name}" for name in there]
-        self._check_money(paid, rounds)
+        self.found += money_problems(self.ledger, paid, range(rounds))
         self._check_recomputed(rounds)
         self.counts["rounds"] = rounds
         self.ledger.close()
-
-    def _compare(self, number: int, there: Counter[tuple[Any, ...]], expected: Counter[tuple[Any, ...]]) -> None:
-        for fact in sorted({*there, *expected}, key=str):
-            if there[fact] != expected[fact]:
-                kind, *rest = (part for part in fact if part is not None)
-                self.found.append(f"round {number}: {kind} {rest} is there {there[fact]} times, not {expected[fact]}")
-
-    def _check_money(self, paid: Counter[str], rounds: int) -> None:
-        wanted = {f"agent:{agent}": amount for agent, amount in paid.items()} | {HOUSE: -sum(paid.values())}
-        wanted |= {f"escrow:r{number}": 0 for number in range(rounds)}
-        balances = self.ledger.balances()
-        if sum(balances.values()) != 0:
-            self.found.append(f"all balances sum to {sum(balances.values())}, not 0")
-        self.found += [
-            f"{account} has {balances.get(account, 0)}, not {wanted.get(account, 0)}"
-            for account in sorted({*wanted, *balances}) if balances.get(account, 0) != wanted.get(account, 0)
-        ]  # fmt: skip
 
     def _check_recomputed(self, rounds: int) -> None:
         """What the library itself computes again from its transcript, for the last rounds."""
@@ -346,7 +324,37 @@ class Chaos:
                 self.found.append(f"round {number} cannot be computed again: {error}")
 
 
-def expected(number: int, amounts: dict[str, int]) -> Counter[tuple[Any, ...]]:
+def rows_of(ledger: Ledger) -> dict[str, Counter[tuple[Any, ...]]]:
+    """Everything in the journal, ids aside, by round: kind, agent, debit, credit, amount."""
+    there: dict[str, Counter[tuple[Any, ...]]] = {}
+    with ledger.reading() as journal:
+        for e in journal.entries():
+            who = json.loads(e.body)["agent"] if e.kind == "submit" else None
+            there.setdefault(e.round, Counter())[e.kind, who, e.debit, e.credit, e.amount] += 1
+    return there
+
+
+def uneven(number: int, there: Counter[tuple[Any, ...]], expected: Counter[tuple[Any, ...]]) -> Iterator[str]:
+    """What of a round is there too often, or not often enough."""
+    for fact in sorted({*there, *expected}, key=str):
+        if there[fact] != expected[fact]:
+            kind, *rest = (part for part in fact if part is not None)
+            yield f"round {number}: {kind} {rest} is there {there[fact]} times, not {expected[fact]}"
+
+
+def money_problems(ledger: Ledger, paid: Counter[str], rounds: Iterable[int]) -> Iterator[str]:
+    """Which accounts have not what they should when those rounds are settled."""
+    wanted = {f"agent:{agent}": amount for agent, amount in paid.items()} | {HOUSE: -sum(paid.values())}
+    wanted |= {f"escrow:r{number}": 0 for number in rounds}
+    balances = ledger.balances()
+    if sum(balances.values()) != 0:
+        yield f"all balances sum to {sum(balances.values())}, not 0"
+    for account in sorted({*wanted, *balances}):
+        if balances.get(account, 0) != wanted.get(account, 0):
+            yield f"{account} has {balances.get(account, 0)}, not {wanted.get(account, 0)}"
+
+
+def expected(number: int, amounts: dict[str, int], admissions: int = len(AGENTS)) -> Counter[tuple[Any, ...]]:
     """Everything a settled round leaves in the journal, ids aside: kind, agent, debit, credit, amount."""
     escrow = f"escrow:r{number}"
     facts: Counter[tuple[Any, ...]] = Counter()
@@ -355,8 +363,7 @@ def expected(number: int, amounts: dict[str, int]) -> Counter[tuple[Any, ...]]:
     for step in STEPS:
         if step.startswith("submit"):
             facts["submit", step.split()[1], None, None, None] += 1
-    for _ in AGENTS:
-        facts["admit", None, None, None, None] += 1
+    facts["admit", None, None, None, None] += admissions
     facts["posted", None, HOUSE, escrow, BUDGET] += 1
     for agent, amount in amounts.items():
         facts["posted", None, escrow, f"agent:{agent}", amount] += 1

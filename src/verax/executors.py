@@ -293,7 +293,7 @@ def _worked(packed: bytes, items: Sequence[Any], also: type[VeraxError]) -> list
 
 @lru_cache(maxsize=1)
 def _unpacked(packed: bytes) -> Callable[[Any], Any]:
-    return pickle.loads(packed)  # type: ignore[no-any-return]
+    return pickle.loads(packed)  # type: ignore[no-any-return]  # packed by whoever calls  # nosec B301
 
 
 def _worker_lost(error: BaseException) -> bool:

@@ -173,7 +173,7 @@ def _inmate(work: str, request: IO[bytes], limits: Limits, jail: Jail) -> Iterat
         raise VeraxError("models are run on Linux only; run them there")
     request.seek(0)
     with tempfile.TemporaryDirectory(prefix="verax-jail-") as folder, tempfile.TemporaryFile() as said:
-        os.chmod(folder, 0o711)  # empty; it is the root of whoever is inside
+        os.chmod(folder, 0o711)  # empty; it is the root of whoever is inside  # nosec B103
         words = [work, str(limits.memory), str(limits.seconds), jail]
         path = [os.path.abspath(p) for p in sys.path]
         process = subprocess.Popen(
