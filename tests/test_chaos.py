@@ -55,9 +55,9 @@ def test_a_thousand_kills_lose_nothing_and_double_nothing(db: str, kills: int) -
 
 
 def test_a_server_killed_under_load_loses_nothing_and_doubles_nothing() -> None:
-    found = chaos("sqlite", kills=2, harness=HTTP)
+    found = chaos("sqlite", kills=1, harness=HTTP)
     assert found["problems"] == 0, found["first"]
-    assert found["rounds"] >= 3 and found["unanswered"] > 0 and found["receipts"] == 4 * found["rounds"]
+    assert found["rounds"] >= 1 and found["unanswered"] > 0 and found["receipts"] == 4 * found["rounds"]
 
 
 @pytest.mark.slow
