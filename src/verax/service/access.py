@@ -101,7 +101,7 @@ class Guard:
     def is_token(self, given: str) -> bool:
         """Whether this is the operator's token; how long the answer takes says nothing of it."""
         expected = self._token or secrets.token_hex()
-        return hmac.compare_digest(given.encode(), expected.encode())
+        return hmac.compare_digest(given.encode("utf-8", "replace"), expected.encode())
 
     def signer(self, method: str, url: SplitResult, headers: Mapping[str, str], body: bytes) -> str:
         """The public key whose holder signed this request, for this place, just now, and for the first time."""

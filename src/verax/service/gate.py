@@ -215,6 +215,8 @@ class _Body:
             message = await asyncio.wait_for(self._receive(), max(0.0, self._until - time.monotonic()))
         except TimeoutError:
             raise SlowError(f"the body has not come in {self._gate.seconds:.0f} s; send it again, faster") from None
+        if message["type"] == "http.disconnect":
+            raise VeraxError("whoever asked was gone before all of it had come; send it again")
         self._ended = message["type"] != "http.request" or not message.get("more_body", False)
         more = len(message.get("body", b""))
         self._gate.hold(more)
