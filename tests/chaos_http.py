@@ -48,9 +48,9 @@ from verax.service.client import Remote
 
 CLIENTS = 4  # operators, each with a round of its own at a time, and three agents
 STARTING = 0.15  # of all kills come while the server starts
-WINDOW = 1.5  # seconds within which the others come
+WINDOW = 4.0  # seconds within which the others come
 AGAIN = 0.5  # of all submissions are sent again after they were answered
-PATIENCE = 60.0  # seconds for which one request is made again
+PATIENCE = 300.0  # seconds for which one request is made again
 ENDS = {"replaced", "void", "paid", "unpaid", "lost"}
 BUGS = ("none", "forgets", "doubles")
 
@@ -105,7 +105,7 @@ class Server:
 
 
 class Unanswered(Exception):  # noqa: N818
-    """Nobody answered for a minute, or a request was refused that is in order."""
+    """Nobody answered for minutes, or a request was refused that is in order."""
 
 
 class Client:
