@@ -104,9 +104,9 @@ class Key:
 
 
 def is_signed(document: Any, public: str, signature: str) -> bool:
-    """Whether the holder of that key signed this document."""
+    """Whether the holder of that key signed this document; keys and signatures are written in one way only."""
     try:
-        return verifies(public, bytes.fromhex(signature), wire.canonical(document).encode())
+        return verifies(public, _bytes_of(signature), wire.canonical(document).encode())
     except (ValueError, TypeError):
         return False
 
@@ -114,7 +114,7 @@ def is_signed(document: Any, public: str, signature: str) -> bool:
 def verifies(public: str, signature: bytes, data: bytes) -> bool:
     """Whether the holder of that key signed these bytes."""
     try:
-        held = bytes.fromhex(public)
+        held = _bytes_of(public)
         Ed25519PublicKey.from_public_bytes(held).verify(signature, data)
     except (InvalidSignature, ValueError, TypeError):
         return False
@@ -128,6 +128,14 @@ def _is_anybodys(public: bytes) -> bool:
     (True, False)
     """
     return int.from_bytes(public, "little") % 2**255 % _PRIME in _SMALL_ORDER
+
+
+def _bytes_of(text: str) -> bytes:
+    """What hexadecimal says, in the one way that it is written here: else one key could pass for several."""
+    found = bytes.fromhex(text)
+    if found.hex() != text:
+        raise ValueError(f"{text!r} is not written as it is here")
+    return found
 
 
 def checked_public(public: str, source: str) -> str:
