@@ -1,4 +1,4 @@
-"""Put the measured figures into docs/performance.md, and draw its pictures.
+"""Put the measured figures into docs/performance.md and docs/service.md, and draw the former's pictures.
 
     python benchmarks/plot.py            rewrite the tables between their markers, and the pictures
     python benchmarks/plot.py --check    exit 1 if a table is not what results/*.json say
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).parent
-PAGE = HERE.parent / "docs" / "performance.md"
+PAGES = tuple(HERE.parent / "docs" / name for name in ("performance.md", "service.md"))
 Found = dict[str, Any]
 
 UNITS = {
@@ -247,6 +247,35 @@ def of_whole() -> str:
     return f"{table(['', 'verax', 'beside it', 'times as long'], rows)}\n\n{text}"
 
 
+def of_service() -> str:
+    """The figures of benchmarks/service.py: databases down, what is handed in by library and service, then reading."""
+    found = json.loads((HERE / "results" / "service.json").read_text())
+    taken, read = [], []
+    for name, case in found["cases"].items():
+        for way, figures in (("`Rounds.take`", case["library"]), ("`verax serve`", case["submit"])):
+            taken.append([name, way, f"{figures['per_s']:.0f}", *_waits(figures), f"{figures['cpu_ms']:.1f} ms"])
+        rows = {
+            "a live round, by 200 at once": case["live"], "a sealed round, by 20": case["settling"]["before"],
+            "the same while it settles": case["settling"]["during"],
+        }  # fmt: skip
+        read += [[name, what, f"{figures['number']:,}", *_waits(figures)] for what, figures in rows.items()]
+    times = {name: case["times the library"]["cpu"] for name, case in found["cases"].items()}
+    said = " and ".join(f"{ratio:.2f} times ({name})" for name, ratio in times.items())
+    machine = found["machine"]
+    return (
+        f"{found['agents']:,} agents hand in {found['tasks']:,} answers each, sealed and signed; to the service "
+        f"{found['at once']} at once:\n\n{table(['', '', 'a second', 'p50', 'p99', 'processor'], taken)}\n\n"
+        f"A submission costs the service's process {said} what it costs the library's.\n\nReading:\n\n"
+        f"{table(['', '', 'reads', 'p50', 'p99'], read)}\n\n"
+        f"{machine['cores']} cores for all of it, clients and databases too; {machine['load before']:.0f} processes "
+        f"ran or waited there when it began,\nwhich makes waits longer. Python {machine['Python']}."
+    )
+
+
+def _waits(figures: Found) -> tuple[str, str]:
+    return f"{figures['p50_ms']:.0f} ms", f"{figures['p99_ms']:.0f} ms"
+
+
 def _cost(figures: Found | None, what: str = "processor seconds") -> str:
     if figures is None:
         return "not measured"
@@ -275,7 +304,7 @@ def page(text: str, found: Found) -> str:
 
     def made(match: re.Match[str]) -> str:
         name = match[1]
-        own = {"gpu": of_gpu, "sparse": of_sparse, "whole": of_whole}
+        own = {"gpu": of_gpu, "sparse": of_sparse, "whole": of_whole, "service": of_service}
         text = own[name]() if name in own else TABLES[name](found)
         if text.count("\n") == 1:  # a header alone
             text = (
@@ -329,7 +358,7 @@ def _growth(plt: Any, found: Found) -> None:
         if flat:
             axis.set_ylim(0.3, 300)
     figure.legend(handles.values(), handles, loc="outside lower center", ncols=2, frameon=False)
-    figure.savefig(PAGE.parent / "performance-growth.png", dpi=110)
+    figure.savefig(PAGES[0].parent / "performance-growth.png", dpi=110)
     plt.close(figure)
 
 
@@ -360,7 +389,7 @@ def _fractions(plt: Any, found: Found) -> None:
     axis.set(xscale="log", xlim=(1e-4, 20), xlabel="share of the ceiling that bounds it (log scale; 1 is the ceiling)")
     axis.grid(False, axis="y")
     figure.legend(handles.values(), handles, loc="outside upper center", ncols=4, frameon=False)
-    figure.savefig(PAGE.parent / "performance-ceilings.png", dpi=110)
+    figure.savefig(PAGES[0].parent / "performance-ceilings.png", dpi=110)
     plt.close(figure)
 
 
@@ -375,11 +404,15 @@ def superscript(text: str) -> str:
 
 def main() -> None:
     found = json.loads((HERE / "results" / "scoring.json").read_text())
-    text = PAGE.read_text()
-    made = page(text, found)
+    for path in PAGES:
+        text = path.read_text()
+        made = page(text, found)
+        if "--check" not in sys.argv:
+            path.write_text(made)
+        elif made != text:
+            sys.exit(f"docs/{path.name} is not what the results say: run python benchmarks/plot.py")
     if "--check" in sys.argv:
-        sys.exit(made != text and "docs/performance.md is not what the results say: run python benchmarks/plot.py")
-    PAGE.write_text(made)
+        return
     pictures(found)
 
 
