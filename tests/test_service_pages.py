@@ -123,7 +123,8 @@ def test_the_operator_runs_a_round_at_the_desk(here):
     for step in ("fund", "seal", "settle"):
         assert desk.post(f"/desk/rounds/r/{step}").status_code == 303
     here.work()
-    assert desk.get("/desk/rounds/r/payouts.csv").text.startswith("agent,amount,currency")
+    paid = desk.get("/desk/rounds/r/payouts.csv")
+    assert paid.text.startswith("agent,amount,currency") and paid.headers["cache-control"] == "no-store"
     assert desk.post("/desk/rounds/r/shred").status_code == 409
     desk.post("/desk/end")
     assert "The operator&#39;s token" in desk.get("/desk").text or "operator's token" in desk.get("/desk").text

@@ -13,8 +13,10 @@ import time
 import httpx
 import pytest
 import uvicorn
+from typer.testing import CliRunner
 
 from test_service import SPEC, Place
+from verax.cli import app
 from verax.errors import VeraxError
 from verax.keys import Key
 from verax.service.client import Remote
@@ -165,3 +167,17 @@ def test_a_token_for_this_machine_goes_to_no_proxy(here, tmp_path, monkeypatch):
         heard.accept()
     remote.close()
     heard.close()
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["--port", "99999"], "from 0 to 65535"),
+        (["--port", "0", "--certificate", "a.pem", "--certificate-key", "a.pem"], "the certificate cannot be used"),
+    ],
+)
+def test_what_cannot_be_served_is_a_sentence(tmp_path, monkeypatch, options, says):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.pem").write_text("no certificate")
+    found = CliRunner().invoke(app, ["serve", *options])
+    assert found.exit_code == 2 and says in found.stderr

@@ -149,8 +149,8 @@ def test_a_key_by_which_anybody_can_sign_is_no_key(point):
 
 def test_a_list_admits_its_keys_and_nobody_else(rounds):
     ann, eve = Key.new(), Key.new()
-    rounds.open(dataclasses.replace(SPEC, admitted={"ann": ann.public}))
-    with pytest.raises(ConflictError, match="'eve' is not among the 1 that round 'r' admits"):
+    rounds.open(dataclasses.replace(SPEC, admitted={"ann": ann.public, "bob": Key.new().public}))
+    with pytest.raises(ConflictError, match="'eve' is not among the 2 that round 'r' admits"):
         rounds.submit("r", "eve", report((0, 1, 0, 1, 1, 0)), signer=eve)
     with pytest.raises(ConflictError, match="'ann' of round 'r' is another key"):
         rounds.submit("r", "ann", report((0, 1, 0, 1, 1, 0)), signer=eve)
@@ -427,6 +427,12 @@ def test_more_money_than_can_be_counted_is_refused(rounds):
     with pytest.raises(LedgerError, match="the house would have given out more than"):
         rounds.fund("r", 1, agent="bob")
     assert rounds.verify("r") == []
+
+
+def test_a_budget_that_no_ledger_can_count_is_not_opened(rounds):
+    with pytest.raises(InputError, match="more than can be counted"):
+        rounds.open(dataclasses.replace(SPEC, budget="92233720368547758.08"))
+    rounds.open(dataclasses.replace(SPEC, budget="92233720368547758.07"))
 
 
 def test_a_transfer_again_in_another_currency_is_another_transfer(rounds):

@@ -41,6 +41,7 @@ from verax.answered import (
     refuse_other_inputs,
 )
 from verax.beacon import beacon_time, signature_in
+from verax.entries import MOST
 from verax.errors import ConflictError, InputError, LedgerError
 from verax.examined import Sat
 from verax.keys import Key, Keyring
@@ -130,6 +131,10 @@ class Rounds:
             check_spec(spec)
         except OverflowError:
             raise InputError(f"what round {spec.round!r} asks has a number too large to count with") from None
+        if spec.minor() > MOST:
+            raise InputError(
+                f"a budget of {spec.budget} {spec.currency} is more than can be counted; give a smaller one"
+            )
         admission.check_admission(spec)
         with self._writing(spec.round) as this:
             if (known := this.journal.get(f"{spec.round}:open")) is not None:

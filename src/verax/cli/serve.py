@@ -55,6 +55,8 @@ def serve(
         raise OptionError("https needs both: give certificate= and certificate_key=")
     if not (rate >= 0 and max_body > 0):
         raise OptionError(f"rate={rate} and max_body={max_body}: a rate of 0 is none, and a body has a size above 0")
+    if not 0 <= port < 2**16:
+        raise OptionError(f"port is {port}; give one from 0 to 65535")
     named = () if operators is None else tuple(tables.read_agents(operators)[0].values())
     settings = Settings(db, keys, named, Limits(rate=rate, body=int(max_body * _MIB)), private_webhooks)
     _run(settings, host, port, behind, ssl_certfile=certificate, ssl_keyfile=certificate_key)
@@ -81,6 +83,11 @@ def _run(settings: Settings, host: str, port: int, behind: str | None, **tls: An
         http=limited(most), proxy_headers=behind is not None, forwarded_allow_ips=behind, timeout_graceful_shutdown=5,
         limit_concurrency=2000, **how,
     )  # fmt: skip
+    try:
+        config.load()
+    except OSError as error:
+        reason = error.strerror or error
+        raise InputError(f"the certificate cannot be used ({reason}); give it and its own key, each in PEM") from None
     try:
         socket = config.bind_socket()
         socket.listen(1024)  # whoever reads the line below may ask at once

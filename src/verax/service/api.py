@@ -67,6 +67,11 @@ def answer(document: Any, status: int = 200) -> Response:
     return Response(content, status, media_type="application/json", headers={"Cache-Control": "no-store"})
 
 
+def table(content: str) -> Response:
+    """CSV for whoever asked, and for no cache on the way."""
+    return Response(content, media_type="text/csv; charset=utf-8", headers={"Cache-Control": "no-store"})
+
+
 def _kept(request: Request, content: bytes) -> Response:
     """An answer with a tag, so that whoever has it need not be sent it again."""
     tag = f'"{hashlib.sha256(content).hexdigest()[:32]}"'
@@ -277,7 +282,7 @@ def _operator_routes(app: FastAPI, service: Service) -> None:
              responses={200: {"description": "A row an agent.", "content": {"text/csv": {}}}})  # fmt: skip
     async def payouts(round: Round) -> Response:
         """Who is to be paid what, of a settled round."""
-        return Response(await service.read(service.payouts, round), media_type="text/csv; charset=utf-8")
+        return table(await service.read(service.payouts, round))
 
 
 def _step_routes(app: FastAPI, service: Service) -> None:

@@ -27,7 +27,7 @@ from verax.rounds import Settlement, Spec
 from verax.rules import DEFAULT, RULES
 from verax.score import Scores
 from verax.service import views
-from verax.service.api import Agent, Round
+from verax.service.api import Agent, Round, table
 from verax.service.queue import SETTLE
 from verax.service.shared import Service
 from verax.show.page import sections, style_sheet, template_engine
@@ -263,7 +263,7 @@ def _desk_pages(app: FastAPI, service: Service) -> None:
     async def payouts(request: Request, round: Round) -> Response:
         if not _is_operator(service, request):
             raise IdentityError("show the token first; a session lasts eight hours, and ends with the service")
-        return Response(await service.read(service.payouts, round), media_type="text/csv; charset=utf-8")
+        return table(await service.read(service.payouts, round))
 
 
 _SAID = {
