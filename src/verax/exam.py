@@ -84,7 +84,7 @@ class Exam:
     >>> p = np.full((300, 2), 0.5) + 0.1 * rng.uniform(-1, 1, 300)[:, None] * [1, -1]
     >>> knows = p + 0.2 * (np.eye(2)[y] - p) * (rng.random(300) < 0.5)[:, None]
     >>> exam = Exam(y, [None] * 300, ["no", "yes"])
-    >>> exam.sit(p, public_moves(p), {"ann": knows, "eve": p})
+    >>> _ = exam.sit(p, public_moves(p), {"ann": knows, "eve": p})
     >>> [(s.agent, round(s.score, 2)) for s in exam.scores()]
     [('ann', 0.05), ('eve', 0.0)]
     """
@@ -238,7 +238,7 @@ class ExamRecord(wire.Document, format=wire.EXAM):
     >>> exam = Exam([0, 1, 1], [None] * 3, ["no", "yes"])
     >>> p = np.full((60, 2), 0.5) + 0.01 * np.random.default_rng(0).normal(size=(60, 1)) * [1, -1]
     >>> from verax.innovations import public_moves
-    >>> exam.sit(p, public_moves(p), {"ann": np.roll(p, 1, axis=0)})
+    >>> _ = exam.sit(p, public_moves(p), {"ann": np.roll(p, 1, axis=0)})
     >>> record = ExamRecord.of(exam, "mine", budget="10.00", full_marks="0.1")
     >>> ExamRecord.from_json(record.to_json()).payments() == record.payments()
     True
