@@ -42,7 +42,7 @@ from verax.exam import ExamRecord
 from verax.examination import Book, Examination
 from verax.groups import APART
 from verax.imitations import Train
-from verax.known import INNOVATION, Known, is_rows
+from verax.known import Known, is_rows
 from verax.memory import Memory
 from verax.outcome import Outcome, notices_of
 from verax.payments import Payments
@@ -63,7 +63,7 @@ from verax.received import (
     tasks_in,
 )
 from verax.reports import Reports, some
-from verax.rules import DEFAULT, resolve
+from verax.rules import DEFAULT, INNOVATION, resolve
 from verax.score import score
 from verax.sitting import Members, Sitting, gold_labels
 from verax.space import check_memory, said_of_memory

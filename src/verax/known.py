@@ -19,7 +19,6 @@ from verax.imitations import Train, imitations
 from verax.received import Model, Question, Said
 
 Groups = Sequence[Sequence[Model]]
-INNOVATION = "innovation"  # the rule of replies that are held against what is public, row by row
 
 
 def is_rows(said: Said) -> bool:

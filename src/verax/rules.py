@@ -323,6 +323,7 @@ RULES: dict[str, Rule] = {
     )
 }  # fmt: skip
 DEFAULT = next(iter(RULES))
+INNOVATION = "innovation"  # of replies that are held against what is public, row by row
 
 
 def names_of(able: Callable[[Rule], bool]) -> str:
