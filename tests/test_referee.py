@@ -394,6 +394,9 @@ class Killed(BaseException):
     """Nobody catches it, as nobody catches a kill."""
 
 
+EVERY = {"kinship": None, "features": {"copies": 1, "noise": ()}}
+
+
 def killed_at(monkeypatch, step):
     """Every transaction of the ledger after so many is never begun; how many there were."""
     original, begun = Ledger.writing, [0]
@@ -422,7 +425,7 @@ def test_killed_anywhere_and_started_again_a_federation_goes_on_and_everybody_is
     tmp_path, monkeypatch, protocol
 ):
     """Two rounds of three workers, killed before each transaction of the ledger."""
-    terms = {"protocol": protocol, "kinship": None, "features": {"copies": 1, "noise": ()}}
+    terms = {"protocol": protocol, **EVERY}
     workers = [{"a": noisy(0.2, n), "b": noisy(0.4, n + 10), "c": noisy(0.3, n + 20)} for n in range(2)]
     broadcasts = NOTHING, {"said": np.ones(TASKS, np.int64)}
 
@@ -457,6 +460,30 @@ def test_killed_anywhere_and_started_again_a_federation_goes_on_and_everybody_is
         assert found.number == 2 and paid_out(once) == expected
         found.pay_round({"said": TRUTH}, replies(**workers[0]), "abc")
         assert found.number == 3 and [o.server_round for o in found.outcomes] == [1, 2, 3]
+
+
+def test_two_processes_of_one_name_at_once_pay_a_round_once(tmp_path, monkeypatch):
+    """Both have taken up what the ledger has of the name, which is nothing, before either begins."""
+    payrolls = [Payroll(str(tmp_path / "rounds.db"), budget="100.00") for _ in range(2)]
+    one, other = (
+        Referee(range(TASKS), says, CLASSES, payroll=payroll, protocol="every", **EVERY) for payroll in payrolls
+    )
+    said = {"a": noisy(0.2, 1), "b": noisy(0.4, 2), "c": noisy(0.3, 3)}
+    begin = Payroll.begin
+
+    def late(payroll, *asked):
+        if payroll is payrolls[1]:
+            monkeypatch.setattr(Payroll, "begin", begin)
+            one.pay_round(NOTHING, replies(**said), "abc")
+        return begin(payroll, *asked)
+
+    monkeypatch.setattr(Payroll, "begin", late)
+    refused = other.pay_round(NOTHING, replies(**said), "abc")
+    assert "another process has begun 'federation-1' of federation 'federation' meanwhile" in refused.problem
+    assert paid_out(payrolls[0]) == paid_out(payrolls[1]) and one.outcomes[0].amounts
+    assert payrolls[0].rounds.verify("federation-1") == []
+    second = one.pay_round({"said": np.ones(TASKS, np.int64)}, replies(**said), "abc")
+    assert not second.problem and second.round == "federation-2"
 
 
 def test_a_checkpoint_that_was_never_broadcast_begins_the_next_round_and_is_no_first_one(tmp_path):

@@ -460,7 +460,7 @@ class Referee:
     def _paid_round(self, reports: Reports, at: Held, unpaid: Mapping[str, str], **asked: Any) -> Outcome:
         """The round of these reports in the ledger, from its beginning to its settlement."""
         assert self.payroll is not None
-        begun = self.payroll.begin(self.name, at.number, at.broadcast, at.received, unpaid)
+        begun = self.payroll.begin(self.name, at.number, at.broadcast, at.received, unpaid, self._memory.begun)
         truth = None if self._gold is None else tuple(self._gold.tolist())
         asked["unpaid"] = tuple(sorted(set(unpaid) & set(reports.agents)))
         spec = self.payroll.spec(

@@ -45,6 +45,7 @@ class Memory:
         self.workers: list[Model] = []  # some first models, for an echo to be told by
         self.resumed = payroll is None
         self.knows_first = True
+        self.begun: set[str] = set()  # rounds of the ledger, taken up or begun here
         self._noted: set[str] = set()  # who is in the ledger as told
         self._kept = KeptModels(None)
 
@@ -59,6 +60,7 @@ class Memory:
         begun, self._noted = self.payroll.resumed(self.name), self.payroll.asked(self.name)
         self._kept, self.resumed = self.payroll.models_of(self.name), True
         self.told |= self._noted
+        self.begun = {b.round for b in begun}
         for b in begun:
             if b.settled is not None:
                 self._take_up(b)

@@ -17,7 +17,7 @@ from typing import Any
 from urllib.parse import quote
 
 from verax import wire
-from verax.errors import OptionError
+from verax.errors import ConflictError, OptionError
 from verax.examined import Terms
 from verax.examiners import Over
 from verax.judgements import SURE
@@ -123,16 +123,26 @@ class Payroll:
         self.rounds.seal(spec.round)
         return self.rounds.settle(spec.round)
 
-    def begin(self, name: str, number: int, broadcast: str, received: Received, unpaid: Mapping[str, str]) -> Begun:
+    def begin(
+        self, name: str, number: int, broadcast: str, received: Received, unpaid: Mapping[str, str], known: set[str]
+    ) -> Begun:
         """A federation's round, recorded with its name in the ledger, what was broadcast in it, and what came back.
 
-        A round that was called off is begun again under another name.
+        A round that was called off is begun again under another name. `known`: all that this process has taken up or
+        begun, to which the new one is added; where there is another, somebody else runs under the same name.
         """
         with self.rounds.ledger.writing() as journal:
-            tries = sum(begun["number"] == number for begun in journal.said(name, _BEGUN))
+            before = journal.said(name, _BEGUN)
+            if others := sorted({begun["round"] for begun in before} - known):
+                raise ConflictError(
+                    f"another process has begun {others[0]!r} of federation {name!r} meanwhile; let one of them end, "
+                    "or give this one another name"
+                )
+            tries = sum(begun["number"] == number for begun in before)
             round = f"{name}-{number}" + (f".{tries + 1}" if tries else "")
             found = Begun(number, round, broadcast, received.asked, received.dropped, dict(unpaid), received.digests)
             journal.record(f"{name}:{_BEGUN}:{round}", _BEGUN, name, found.to_json())
+        known.add(round)
         return found
 
     def resumed(self, name: str) -> list[Begun]:
