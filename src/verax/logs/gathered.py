@@ -69,8 +69,8 @@ def found_below(path: Path) -> Iterator[tuple[Path, ModuleType]]:
 
 def reader_of(path: Path) -> ModuleType | None:
     """What reads a file, by its name and first bytes."""
-    if not path.name.lower().endswith((".jsonl", ".jsonl.gz", ".json", ".eval", ".csv")):
-        return None
+    if not path.name.lower().endswith((".jsonl", ".jsonl.gz", ".json", ".eval", ".csv")) or not path.is_file():
+        return None  # a pipe or a device would be waited for
     try:
         with path.open("rb") as file:
             start = file.read(_START)
