@@ -36,12 +36,16 @@ def test_a_process_killed_at_random_moments_loses_nothing_and_doubles_nothing(db
     assert found["rounds"] > 10 and found["faults"] > 0 and found["lost_replies"] > 0
 
 
-@pytest.mark.parametrize("bug", ["commit-per-posting", "no-unique-key", "no-rollback"])
+BUGS = [pytest.param("commit-per-posting", marks=pytest.mark.slow), "no-unique-key", "no-rollback"]
+
+
+@pytest.mark.parametrize("bug", BUGS)
 def test_a_planted_mistake_is_noticed(bug: str) -> None:
     # where the kills land is chance: one run misses a mistake now and then, five in a row do not
     assert any(chaos("sqlite", 15, bug, seed)["problems"] for seed in range(5))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bug", ["commit-per-posting", "no-unique-key", "no-rollback"])
 def test_a_planted_mistake_is_noticed_on_postgresql(bug: str) -> None:
     assert any(chaos(shared().database(), 12, bug, seed)["problems"] for seed in range(5))

@@ -522,7 +522,7 @@ def tampered(rng: random.Random, entries: list[Entry]) -> tuple[str, list[Entry]
     return what, found, False
 
 
-@pytest.mark.parametrize("chunk", [0, 1, 2, *(pytest.param(n, marks=pytest.mark.slow) for n in range(3, 10))])
+@pytest.mark.parametrize("chunk", [0, 1, *(pytest.param(n, marks=pytest.mark.slow) for n in range(2, 10))])
 def test_a_thousand_ways_to_tamper_are_all_found(honest: list[Entry], chunk: int) -> None:
     rng = random.Random(chunk)
     receipt = Head(MANY, honest[-1].hash)

@@ -138,7 +138,12 @@ def test_its_audit_believes_its_own_score_and_its_gain_is_brute_force(spherical)
 
 
 @pytest.mark.parametrize(
-    "name", ["their_rules:surprise", "their_spherical:spherical", "their_spherical:plain_spherical"]
+    "name",
+    [
+        "their_rules:surprise",
+        "their_spherical:spherical",
+        pytest.param("their_spherical:plain_spherical", marks=pytest.mark.slow),
+    ],
 )
 def test_a_rule_of_somebodys_module_is_audited_by_brute_force(modules, name):
     reports, truth = world(2, tasks=60)

@@ -96,7 +96,14 @@ def test_the_recorded_federation_study_shows_what_it_says(broken, tmp_path):
 
 
 @pytest.mark.skipif(not (SHARED / "crowd").is_dir(), reason="the public crowds are not here")
-@pytest.mark.parametrize("name", ["dog (crowd, 109 workers)", "24 networks", "breast_cancer, 20 classifiers"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "dog (crowd, 109 workers)",
+        pytest.param("24 networks", marks=pytest.mark.slow),
+        "breast_cancer, 20 classifiers",
+    ],
+)
 def test_a_slice_of_the_study_of_orders_repeats(name):
     """The whole of it runs for minutes: `python paper/ranking.py`."""
     ranking = pytest.importorskip("ranking", reason="the study needs scikit-learn and matplotlib")

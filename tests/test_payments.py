@@ -90,7 +90,7 @@ def settlement(payable, rows, scale, budget, cap, min_tasks):
     }
 
 
-def many(examples=1_200):
+def many(examples=600):
     return settings(
         max_examples=examples,
         derandomize=True,

@@ -310,10 +310,10 @@ def test_all_labels_leave_nothing_open():
     ("kind", "agents", "tasks", "labels"),
     [
         ("good", 5, 1000, 30),
-        ("good", 20, 200, 100),
-        ("herd", 5, 1000, 100),
+        pytest.param("good", 20, 200, 100, marks=pytest.mark.slow),
+        pytest.param("herd", 5, 1000, 100, marks=pytest.mark.slow),
         ("herd", 20, 200, 30),
-        ("herd", 5, 200, 30),
+        pytest.param("herd", 5, 200, 30, marks=pytest.mark.slow),
     ],
 )
 @pytest.mark.parametrize("planned", [True, False])
