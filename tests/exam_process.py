@@ -10,6 +10,7 @@ import pickle
 import sys
 from pathlib import Path
 
+sys.path.append(str(Path(__file__).parents[1] / "paper"))  # where the worlds of the studies are
 from exam_blobs import CLASSES, named, rows
 from verax.federation import Payroll, Referee, Sitting
 
