@@ -3,13 +3,19 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 
-.PHONY: demo test slow chaos lint lock bench postgres clean
+.PHONY: demo test alone slow chaos lint lock bench postgres clean
 
 demo: $(VENV)/.core
 	@$(BIN)/verax demo
 
-test: lint postgres
+test: lint postgres alone
 	$(BIN)/python -m pytest -n auto
+
+# What a stranger installs, with nothing of the tests beside it: the command line starts and tells its story.
+alone: pyproject.toml
+	$(PYTHON) -m venv --clear $(VENV)/alone
+	$(VENV)/alone/bin/python -m pip install --quiet --disable-pip-version-check .
+	cd $(VENV)/alone && bin/verax demo >/dev/null && bin/verax score "$(CURDIR)/tests/golden/wide.csv" --json >/dev/null
 
 # Flower's simulation needs Ray, which no other test does.
 slow: $(VENV)/.dev postgres

@@ -10,12 +10,11 @@ import os
 import sys
 from typing import Annotated, Any, NoReturn
 
-import click
 import typer
 from typer.core import TyperGroup
 
 from verax.cli import compare, evals, key, money, plan, receipt, remote, reproduce, rounds, score, serve, witness
-from verax.cli.options import as_options, option_names
+from verax.cli.options import REFUSED, WRONG_USE, as_options, option_names
 from verax.errors import VeraxError
 
 
@@ -34,8 +33,8 @@ class _Refusals(TyperGroup):
             sys.stdout.flush()
         except VeraxError as error:
             _refuse_in_one_sentence(as_options(str(error), option_names(self)))
-        except click.ClickException as error:
-            raise click.UsageError(shown(error.format_message()), getattr(error, "ctx", None)) from None
+        except REFUSED as error:
+            raise WRONG_USE(shown(error.format_message()), getattr(error, "ctx", None)) from None
         except OSError as error:
             _abandon_output()
             reason = error.strerror or str(error)

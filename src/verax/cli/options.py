@@ -6,6 +6,7 @@ from __future__ import annotations
 import csv
 import functools
 import glob
+import importlib
 import operator
 import os
 import re
@@ -17,11 +18,15 @@ from inspect import Parameter, Signature, signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
-import click
 import typer
 
 from verax.errors import InputError, OptionError
 from verax.rules import DEFAULT, RULES
+
+# typer stands on click, or on a copy of it that it brings along: what it stands on, its own classes say
+_CLICK: Any = importlib.import_module(typer.Context.__mro__[1].__module__.rpartition(".")[0] + ".globals")
+WRONG_USE: Any = typer.BadParameter.__mro__[1]  # click's UsageError
+REFUSED: Any = typer.BadParameter.__mro__[2]  # its ClickException
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -283,7 +288,7 @@ def print_notes(out: Console, notes: Iterable[str]) -> None:
     """What should be known beside a result."""
     from verax.show.text import print_line
 
-    options = option_names(click.get_current_context().find_root().command)
+    options = option_names(_CLICK.get_current_context().find_root().command)
     for note in notes:
         print_line(out, f"note: {as_options(note, options)}", "yellow")
 

@@ -15,11 +15,8 @@ from tempfile import TemporaryDirectory
 from typing import Any
 from urllib.parse import quote, urlsplit
 
-from sqlalchemy.exc import SQLAlchemyError
-
 from verax import wire
 from verax.answered import content_to_take
-from verax.database import journal_table
 from verax.errors import (
     AccessError,
     ConflictError,
@@ -43,6 +40,9 @@ from verax.service.views import address
 
 try:
     import httpx
+    from sqlalchemy.exc import SQLAlchemyError
+
+    from verax.database import journal_table
 except ImportError:
     raise ExtraMissing("Services", "service") from None
 
